@@ -171,7 +171,7 @@ def flash_attention(
             for it. Kernels stay within the tensors even if the contents are wrong.
         block_table, context_lens: as for ``flash_attention_decode``, if keys and values are in pages: k is
             [blocks, block_size, Hk, D] and v [blocks, block_size, Hk, Dv], and the last of a sequence's context_len
-            tokens are its queries. q may be packed; Sk above is the context_len.
+            tokens are its queries. q may be packed; Sk above is the context_len. block_size is as there.
         q_descale, k_descale, v_descale: factors of FP8 values, which must have them, fp32, positive: [1] for the whole
             tensor; [H] (for k and v [Hk]) for each head; [B, H] (for k and v [B, Hk]) for each sequence and head; or
             [B, H, ceil(S/128)] for each sequence, head and 128 tokens (packed: as many as the longest sequence needs),
@@ -220,7 +220,10 @@ def flash_attention(
     out, lse, made = _results(q, problem.value_dim, out, return_lse)
     packed = cu_seqlens_q is not None, cu_seqlens_k is not None
     case = _case("flash_attention", problem, problem.tokens_q, problem.tokens_k)
-    traits = {"capped": problem.softcap > 0, "paged": block_table is not None, "layout": problem.layout}
+    traits = {
+        "capped": problem.softcap > 0, "paged": block_table is not None, "layout": problem.layout,
+        "page_size": compiled_page_size(problem.page_size),
+    }  # fmt: skip
     choose = functools.partial(_attention_config, case, packed, tuple(traits.items()))
     launch = flash_attention_launch(
         choose, check_window(causal, window), problem, q, k, v, out, lse, attn_sink, block_table,
@@ -284,8 +287,9 @@ def flash_attention_decode(
 
     Args:
         q: bf16, f16 or float8_e4m3fnuz [B, next_n, H, D], next_n from 1 to 8: the last tokens of each sequence.
-        k_cache: of the same dtype, or float8_e4m3fnuz for q in bf16, [blocks, block_size, Hk, D], block_size 16, 32,
-            64, 128 or 256. FP8 is widened to bf16, exactly.
+        k_cache: of the same dtype, or float8_e4m3fnuz for q in bf16, [blocks, block_size, Hk, D], block_size a multiple
+            of 16, a block within 2 GiB. Each block_size that is no power of two has kernels of its own. FP8 is widened
+            to bf16, exactly.
         v_cache: of the dtype of ``k_cache``, [blocks, block_size, Hk, Dv]. D/Dv as for ``flash_attention``.
         block_table: int32 [B, blocks of a sequence]: entry ``t // block_size`` of a row is the block that holds token
             t. Entries past the sequence's end are not read.
@@ -423,14 +427,15 @@ def _decode(
     if num_splits is not None:
         check_int("num_splits", num_splits, 1, MAX_SPLITS)
     check_bool("lse_base_2", lse_base_2)
+    page_size = compiled_page_size(problem.page_size)
     traits: dict[str, Any] = {}
-    if problem.softcap > 0 or problem.layout != "plain":
-        traits = {"capped": problem.softcap > 0, "layout": problem.layout}
+    if problem.softcap > 0 or problem.layout != "plain" or page_size:
+        traits = {"capped": problem.softcap > 0, "layout": problem.layout, "page_size": page_size}
     if latent is not None:
         tokens = "small_pages" if problem.page_size % LATENT_RUN_TOKENS else "paged"
         traits = {
             "layout": latent.layout, "is_ocp": latent.is_ocp, "tokens": tokens,
-            "has_fp8_queries": latent.has_fp8_queries, "page_size": compiled_page_size(problem.page_size),
+            "has_fp8_queries": latent.has_fp8_queries, "page_size": page_size,
         }  # fmt: skip
     case = _case(family, problem, problem.tokens_q, problem.most_keys)
     deal = functools.partial(_dealt, case, traits, num_splits)

@@ -171,9 +171,10 @@ def warmup_kernels(
             masked groups in FP8 ``enable_overlap`` and ``max_block_n``; for ``flash_attention`` and
             ``flash_attention_decode`` ``softcap``; for these and ``append_kv_cache`` ``k_descale``, as ``"heads"`` or
             ``"tokens"``, whose factors FP8 keys of tokens in bf16 have; for ``mla_decode`` and ``sparse_mla``
-            ``fp8_dtype``, by its name; for the former ``q``, as whether it is FP8, and ``page_size``, the tokens of a
-            page, by default 64; for ``top_k_per_row`` ``page_size``, by default 1; for ``fp8_paged_mqa_logits``
-            ``shuffled_keys``; for ``sparse_mla`` ``extra_kv_cache``, as whether there is one; for functions but
+            ``fp8_dtype``, by its name; for the former ``q``, as whether it is FP8; for it, ``flash_attention`` and
+            ``flash_attention_decode`` ``page_size``, the tokens of a page, by default 64; for ``top_k_per_row``
+            ``page_size``, by default 1; for ``fp8_paged_mqa_logits`` ``shuffled_keys``; for ``sparse_mla``
+            ``extra_kv_cache``, as whether there is one; for functions but
             ``fused_moe`` with FP4 weights, or with int4 weights and FP8 activations, ``shuffled``, as whether they are
             those of ``shuffle_weight``; with FP4 weights and FP8 activations ``recipe_a``: (1, 128), or (1, 32) if each
             32 values of those have an exponent; for functions with int4 weights ``group_k`` and ``scales``: how many
@@ -456,22 +457,24 @@ def _along_k(function: _Function, m: int, of: Workload) -> None:
 
 
 def _attention(function: _Function, m: int, of: Workload) -> None:
+    page_size = _page_size(of)
     for heads in heads_of_every_tile(m):
         q, k, v = (_heads(of, heads, m, width) for width in (of.k, of.k, of.n))
         out = _heads_of_output(of, heads, m)
         options = {**_descales(of), "softcap": of.arguments.get("softcap", 0.0)}
         k, v, of_keys = _keys_and_values(of, k, v)
         function.call(q, k, v, out=out, **of_keys, **options)
-        caches = (_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n))
+        caches = (_heads(of, 1, page_size, width) for width in (of.k, of.n))
         k, v, of_keys = _keys_and_values(of, *caches)
-        function.call(q, k, v, out=out, **_pages(heads), **of_keys, **options)
+        function.call(q, k, v, out=out, **_pages(heads, page_size), **of_keys, **options)
 
 
 def _decode(function: _Function, m: int, of: Workload) -> None:
+    page_size = _page_size(of)
     q = _heads(of, m, 1, of.k)
-    k, v, of_keys = _keys_and_values(of, *(_heads(of, 1, _PAGE_TOKENS, width) for width in (of.k, of.n)))
+    k, v, of_keys = _keys_and_values(of, *(_heads(of, 1, page_size, width) for width in (of.k, of.n)))
     options = {**_descales(of), **of_keys, "softcap": of.arguments.get("softcap", 0.0)}
-    function.call(q, k, v, out=_heads_of_output(of, m, 1), **_pages(m), **options)
+    function.call(q, k, v, out=_heads_of_output(of, m, 1), **_pages(m, page_size), **options)
 
 
 def _keys_and_values(
@@ -504,7 +507,7 @@ def _latent_decode(function: _Function, m: int, of: Workload) -> None:
         of_queries = fp8_dtype if is_bytes else dtype
         if of_queries not in LATENT_FP8_DTYPES:
             raise ValueError(f"q must be False, for the cache is {dtype}")
-    page_size = check_int("page_size", of.arguments.get("page_size", _PAGE_TOKENS), 1)
+    page_size = _page_size(of)
     cache = _tensor(1, page_size, 1, of.k, dtype=dtype)
     sequences = max(m, 4 * NUM_CUS)  # with fewer, many heads have the kernels of few
     for heads in LATENT_ROWS:  # each has kernels of its own
@@ -528,6 +531,10 @@ def _heads_of_output(of: Workload, batch: int, tokens: int) -> torch.Tensor:
 def _descales(of: Workload) -> dict[str, torch.Tensor]:
     names = ("q_descale", "k_descale", "v_descale") if of.dtype == _FP8 else ()
     return {name: _tensor(1, dtype=torch.float32) for name in names}
+
+
+def _page_size(of: Workload, by_default: int = _PAGE_TOKENS) -> int:
+    return check_int("page_size", of.arguments.get("page_size", by_default), 1)
 
 
 def _pages(sequences: int, page_size: int = _PAGE_TOKENS) -> dict[str, torch.Tensor]:
@@ -560,7 +567,7 @@ def _paged_logits(function: _Function, m: int, of: Workload) -> None:
 
 def _top_k(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
-    page_size = check_int("page_size", of.arguments.get("page_size", 1), 1)
+    page_size = _page_size(of, 1)
     table = None if page_size == 1 else _tensor(m, ceil_div(of.k, page_size), dtype=torch.int32)
     function.call(_tensor(m, of.k, dtype=of.dtype or torch.float32), of.n, block_table=table, page_size=page_size)
 
@@ -699,8 +706,8 @@ _OF_FP4 = ("shuffled",)
 _OF_INT4_BY_FP8 = (*_OF_INT4, *_OF_FP4)
 _OF_FP8_BY_FP4 = (*_OF_FP4, "recipe_a")
 _ARGUMENTS = {
-    "flash_attention": ("softcap", "k_descale"),
-    "flash_attention_decode": ("softcap", "k_descale"),
+    "flash_attention": ("softcap", "k_descale", "page_size"),
+    "flash_attention_decode": ("softcap", "k_descale", "page_size"),
     "append_kv_cache": ("k_descale",),
     "mla_decode": ("q", "fp8_dtype", "page_size"),
     "top_k_per_row": ("page_size",),

@@ -33,6 +33,7 @@ class AttentionConfig:
         paged: whether keys and values are in pages.
         layout: how memory holds keys and values: ``plain``, in the type of q; in FP8 for q in bf16, ``e4m3``, with
             factors of heads, or ``e4m3_tokens``, with factors of tokens.
+        page_size: tokens of a page that are compiled in; 0 for any power of two.
     """
 
     type: str
@@ -45,6 +46,7 @@ class AttentionConfig:
     capped: bool = False
     paged: bool = False
     layout: str = "plain"
+    page_size: int = 0
 
     def __post_init__(self) -> None:
         """
@@ -106,7 +108,7 @@ class AttentionConfig:
             f"q{self.block_q}",
             f"mfma{self.mfma_rows}",
             "capped" if self.capped else "",
-            "paged" if self.paged else "",
+            f"pages{self.page_size}" if self.page_size else "paged" if self.paged else "",
         ]
         return "_".join(("flash_attention", types, *filter(None, traits)))
 

@@ -42,7 +42,7 @@ class DecodeConfig(NamedTuple):
             row of slots each.
         capped: whether logits have a soft cap.
         has_fp8_queries: whether queries for a latent cache are in its format of FP8, and widened to ``type``.
-        page_size: tokens of a page of a latent cache that is compiled in; 0 for any power of two.
+        page_size: tokens of a page that are compiled in; 0 for any power of two.
     """
 
     type: str

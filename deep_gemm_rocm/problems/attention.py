@@ -25,7 +25,7 @@ LATENT_PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # that need no kernels o
 MAX_PAGE_SIZE = 256
 MAX_LATENT_TOKENS = 8
 LATENT_RUN_TOKENS = 8  # neighbours that a wave loads from one page, if all are in it; kWaveKeys in latent_loader.h
-PAGE_SIZES = (16, 32, 64, 128, 256)
+_RUN_TOKENS = 16  # that kernels load from one page; kRunTokens in sequence_tokens.h
 MAX_DECODE_TOKENS = 8
 _LEAST_BLOCK = 32  # keys in the smallest block of a decode kernel
 _BLOCKS_TO_BEGIN = 6  # largest fixed cost of a sequence, counted in blocks; see decode_schedule.h
@@ -122,7 +122,8 @@ def check_attention(
     page_size, num_pages, tokens_k = 1, 0, k.shape[-3]
     if paged:
         num_pages, page_size = k.shape[:2]
-        check_page_size("k", page_size, PAGE_SIZES)
+        for name in ("k", "v"):
+            _check_pages_of_runs(name, tensors[name])
         contents += check_pages(batch, num_pages, page_size, block_table, context_lens)
         tokens_k = block_table.shape[1] * page_size if num_pages else 0
         tensors |= {"block_table": block_table, "context_lens": context_lens}
@@ -239,7 +240,8 @@ def check_decode(
         raise ValueError(f"k_cache must have the head dim of q, {head_dim}, got shape {tuple(k_cache.shape)}")
     check_widths(head_dim, v_cache.shape[-1], _WIDTHS)
     check_groups(heads, kv_heads)
-    check_page_size("k_cache", page_size, PAGE_SIZES)
+    for name in ("k_cache", "v_cache"):
+        _check_pages_of_runs(name, tensors[name])
     _check_decode_tokens(tokens_q, MAX_DECODE_TOKENS)
     contents = check_pages(batch, num_pages, page_size, block_table, context_lens)
     tensors |= {"block_table": block_table, "context_lens": context_lens}
@@ -467,6 +469,22 @@ def compiled_page_size(page_size: int) -> int:
 def _check_decode_tokens(tokens_q: int, most_tokens: int) -> None:
     if not 1 <= tokens_q <= most_tokens:
         raise ValueError(f"q must have 1 to {most_tokens} tokens for each sequence, got {tokens_q}")
+
+
+def _check_pages_of_runs(name: str, cache: torch.Tensor) -> None:
+    """Checks that runs of tokens are in one page, and that kernels can address a page with 32-bit offsets.
+
+    Raises:
+        ValueError: they aren't, or kernels can't.
+    """
+    page_size = cache.shape[1]
+    if page_size == 0 or page_size % _RUN_TOKENS:
+        raise ValueError(f"a block of {name} must have a multiple of {_RUN_TOKENS} tokens, got {page_size}")
+    if not _fits_blocks(cache, page_size):
+        raise ValueError(
+            f"a block of {name} must be within 2 GiB, got {page_size} tokens with strides {cache.stride()}; "
+            ".contiguous() it"
+        )
 
 
 def check_page_size(cache: str, page_size: int, page_sizes: tuple[int, ...]) -> None:
@@ -848,9 +866,10 @@ def check_token_descale(name: str, descale: Any, keys: torch.Tensor, *, of_cache
             f"{name} must have shape {expected}, a factor for each token and head, if {condition}, got "
             f"{tuple(descale.shape)}"
         )
-    if min(shape[-2], _BLOCK_TOKENS) * descale.stride(-2) * descale.element_size() > _BLOCK_BYTES:
+    tokens = shape[-2] if of_cache else min(shape[-2], _BLOCK_TOKENS)
+    if tokens * descale.stride(-2) * descale.element_size() > _BLOCK_BYTES:
         raise ValueError(
-            f"{name} must have {_BLOCK_TOKENS} tokens within 2 GiB, got strides {descale.stride()}; .contiguous() it"
+            f"{name} must have {tokens} tokens within 2 GiB, got strides {descale.stride()}; .contiguous() it"
         )
     blocks = descale.as_strided((1, *shape), (0, *descale.stride())) if descale.dim() == 2 else descale
     return blocks.transpose(1, 2)

@@ -30,6 +30,8 @@ FORWARD = [
     partial(decode.Problem, (150,), tokens_q=140, heads=1, kv_heads=1, widths=(192, 128)),
     partial(forward.Problem, 150, 200, heads=1, widths=(80, 80), dtype_of_keys=forward.FP8, scales="token"),
     partial(decode.Problem, (150, 3), tokens_q=70, heads=1, kv_heads=1, widths=(80, 80), factors="tokens"),
+    partial(decode.Problem, (150, 3), 70, heads=1, kv_heads=1, widths=(64, 64), page_size=48),
+    partial(decode.Problem, (150, 3), 70, heads=1, kv_heads=1, widths=(64, 64), page_size=48, dtype=decode.FP8),
 ]
 DECODE = [
     partial(decode.Problem, (100, 0, 33), widths=(64, 64)),
@@ -37,6 +39,7 @@ DECODE = [
     partial(decode.Problem, (70,), widths=(256, 256), page_size=64),
     partial(decode.Problem, (70,), widths=(80, 80), softcap=2.0, sink=True),
     partial(decode.Problem, (70, 3), tokens_q=5, widths=(80, 80), factors="tokens"),
+    partial(decode.Problem, (70, 3), tokens_q=2, widths=(64, 64), page_size=48),
 ]
 
 
@@ -61,11 +64,14 @@ RUNS = {
     "flash_attention-latent-pages": in_tiles(256, FORWARD[7], paged.check),
     "flash_attention-factors": in_tiles(256, FORWARD[8]),
     "flash_attention-pages-factors": in_tiles(128, FORWARD[9], paged.check),
+    "flash_attention-odd-pages": in_tiles(256, FORWARD[10], paged.check),
+    "flash_attention-fp8-odd-pages": in_tiles(256, FORWARD[11], paged.check),
     "decode": lambda: DECODE[0]().run(3),
     "decode-fp8": lambda: DECODE[1]().run(),
     "decode-wide": lambda: DECODE[2]().run(2),
     "decode-narrow": lambda: DECODE[3]().run(2),
     "decode-factors": lambda: DECODE[4]().run(2),
+    "decode-odd-pages": lambda: DECODE[5]().run(2),
     "mla": lambda: mla.Latent((70, 0), tokens_q=2).run(2),
     "mla-odd-pages": lambda: mla.Latent((70, 0), tokens_q=2, page_size=3).run(2),
     "mla-shared": lambda: mla.Latent((270, 0, 130)).run(),

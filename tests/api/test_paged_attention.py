@@ -50,11 +50,21 @@ CASES = {
     "tokens with factors": Problem((300, 0, 33), tokens_q=100, factors="tokens", page_size=16),
     "narrow tokens with factors": Problem((150, 70), tokens_q=70, widths=(80, 80), page_size=32, factors="tokens"),
     "wide tokens with factors": Problem((150,), tokens_q=70, widths=(256, 256), page_size=64, factors="tokens"),
+    "pages of 48": Problem((300, 40, 0, 97), 100, widths=(64, 64), page_size=48, window=(70, 0)),
+    "pages of 512": Problem((600, 40), tokens_q=100, widths=(64, 64), page_size=512),
+    "wide pages of 1056": Problem((1100, 7), tokens_q=70, heads=4, widths=(256, 256), page_size=1056),
+    "fp8 in pages of 48": Problem((300, 40, 0, 97), 100, dtype=FP8, widths=(64, 64), page_size=48, window=(70, 0)),
+    "fp8 in pages of 272": Problem((600, 273), 70, heads=4, dtype=FP8, page_size=272),
+    "fp8 cache in pages of 272": Problem((600, 273), 70, heads=4, widths=(64, 64), page_size=272, factors="heads"),
+    "tokens with factors in pages of 272": Problem(
+        (600, 0, 273), 70, heads=4, widths=(64, 64), page_size=272, window=(300, 0), factors="tokens"
+    ),
 }
 QUICK = (
     *(("small pages", queries) for queries in (64, 256)),
     *(("gpt-oss", queries) for queries in (64, 256)),
-    ("fp8", 256), ("fp8 cache", 256), ("tokens with factors", 64),
+    ("fp8", 256), ("fp8 cache", 256), ("tokens with factors", 64), ("pages of 48", 64), ("fp8 in pages of 48", 256),
+    ("tokens with factors in pages of 272", 256),
 )  # fmt: skip
 
 
@@ -100,9 +110,10 @@ def test_a_factor_that_is_any_nan_gives_nan(which):
     assert out[0, 20:].isnan().all()
 
 
-def test_packed_queries_get_the_bits_of_keys_without_pages():
+@pytest.mark.parametrize("page_size", [32, 48])
+def test_packed_queries_get_the_bits_of_keys_without_pages(page_size):
     lens, queries = (150, 0, 77, 33), (40, 0, 77, 1)
-    problem = Problem(lens, widths=(64, 64), page_size=32)
+    problem = Problem(lens, widths=(64, 64), page_size=page_size)
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(sum(queries), 8, 64, generator=generator).bfloat16()
     ends_q, ends_k = (torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (queries, lens))
@@ -126,10 +137,10 @@ def test_chunks_of_a_prompt_merge_into_the_whole():
     assert torch.allclose(lse_merged, lse, atol=1e-5)
 
 
-@pytest.mark.parametrize("tokens", [33, -5, 2**31 - 1])
-def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, tokens):
+@pytest.mark.parametrize(("tokens", "page_size"), [(33, 16), (-5, 16), (2**31 - 1, 16), (-5, 48), (2**31 - 1, 48)])
+def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, tokens, page_size):
     """Block tables and lengths on a GPU aren't checked. If they are wrong, kernels read other existing pages."""
-    problem = Problem((100, 33), tokens_q=20)
+    problem = Problem((100, 33), tokens_q=20, widths=(64, 64), page_size=page_size)
     expected = dg.flash_attention(**arguments_of(problem))
     monkeypatch.setattr(attention_contracts, "check_pages", lambda *arguments: ())
     jit.forget()  # or calls would be repeated with the checks of earlier ones
@@ -149,7 +160,9 @@ BAD = [
     ({"cu_seqlens_k": torch.tensor([0, 30, 46]).int()}, ValueError, "cu_seqlens_k must be None with block_table"),
     ({"block_table": torch.tensor([[0, 99], [1, 2]]).int()}, ValueError, "got 99 as block 1 of sequence 0"),
     ({"k": torch.zeros(6, 8, 2, 64).bfloat16(), "v": torch.zeros(6, 8, 2, 64).bfloat16()}, ValueError,
-     r"a block of k must have one of \(16, .*, 256\) tokens, got 8"),
+     "a block of k must have a multiple of 16 tokens, got 8"),
+    ({"k": torch.zeros(6, 56, 2, 64).bfloat16(), "v": torch.zeros(6, 56, 2, 64).bfloat16()}, ValueError,
+     "a block of k must have a multiple of 16 tokens, got 56"),
     ({"context_lens": torch.tensor([30, 16])}, TypeError, "context_lens must be int32"),
     ({"k": GOOD["k"].half()}, TypeError, "k must be bfloat16 or float8_e4m3fnuz for q in bfloat16"),
     ({"k": GOOD["k"].to(FP8)}, TypeError, "v must have the dtype of k, float8_e4m3fnuz"),
@@ -169,3 +182,10 @@ def test_bad_input_is_one_clear_error_and_writes_nothing(bad, error, message):
     with pytest.raises(error, match=message):
         dg.flash_attention(**{**GOOD, "out": out, **bad})
     assert (out == POISON).all()
+
+
+def test_a_page_that_offsets_do_not_reach():
+    around = torch.empty(1, 272, 2**22 - 8, dtype=torch.bfloat16)  # nothing touches this memory
+    k = around[..., :128].unflatten(-1, (2, 64))
+    with pytest.raises(ValueError, match=r"a block of k must be within 2 GiB, got 272 tokens with strides"):
+        dg.flash_attention(**{**GOOD, "k": k, "v": torch.zeros(1, 272, 2, 64).bfloat16()})

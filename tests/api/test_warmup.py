@@ -144,6 +144,20 @@ ATTENTION_CALLS = {
         Workload("flash_attention", [200], 128, 128, arguments={"softcap": 1.0}),
         lambda: dg.flash_attention(*(heads(1, 200, 2, 128) for _ in "qkv"), softcap=30.0),
     ),
+    "flash_attention in pages of 48 tokens": (
+        Workload("flash_attention", [20], 64, 64, arguments={"page_size": 48}),
+        lambda: dg.flash_attention(
+            heads(1, 20, 1, 64), *(heads(2, 48, 1, 64) for _ in "kv"),
+            block_table=torch.arange(2).int().view(1, 2), context_lens=torch.tensor([50]).int(),
+        ),
+    ),
+    "flash_attention_decode in pages of 48 tokens": (
+        Workload("flash_attention_decode", [1], 64, 64, arguments={"page_size": 48}),
+        lambda: dg.flash_attention_decode(
+            heads(1, 1, 1, 64), *(heads(2, 48, 1, 64) for _ in "kv"),
+            block_table=torch.arange(2).int().view(1, 2), context_lens=torch.tensor([50]).int(),
+        ),
+    ),
     "mla_decode": (
         Workload("mla_decode", [2], 512, 576),
         lambda: dg.mla_decode(heads(2, 2, 16, 576), heads(4, 64, 1, 576), **PAGES),

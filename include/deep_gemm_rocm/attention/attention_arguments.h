@@ -34,8 +34,9 @@ struct Descales {
   }
 };
 
-// Keys and values may be in pages of `1 << page_shift` tokens, k and v [pages, tokens, heads, width]: those that the
-// sequence's row of block_table names, of which the first context_lens tokens count.
+// Keys and values may be in pages of `1 << page_shift` tokens, or as many as page_size.h has compiled in, k and v
+// [pages, tokens, heads, width]: those that the sequence's row of block_table names, of which the first context_lens
+// tokens count.
 //
 // out = softmax(q · kᵀ · softmax_scale) · v for each sequence and head of q. Query i of a sequence sees the keys from
 // i + offset - window_left to i + offset + window_right, where offset aligns the last query with the last key.

@@ -14,11 +14,12 @@
 namespace deep_gemm_rocm {
 
 template <class T_, class Cache_, class Out_, int kHeadDim_, int kValueDim_, int kWaves, int kMfmaRows,
-          bool kTakeTurns_, Factors kFactors, bool kCapped_, bool kPaged_>
+          bool kTakeTurns_, Factors kFactors, bool kCapped_, class SequenceTokens_>
 struct AttentionShape {
   using T = T_;
   using Cache = Cache_;  // of keys and values: T, or E4M3, which is widened to T = bf16 on the way into LDS
   using Out = Out_;
+  using SequenceTokens = SequenceTokens_;  // where keys and values are, see sequence_tokens.h
   using Mfma = deep_gemm_rocm::Mfma<T, T, kMfmaRows>;
   static constexpr int kMostLdsBytes = 64 * 1024;
   static constexpr bool kTakeTurns = kTakeTurns_;  // whether one half of the waves multiplies while the other doesn't
@@ -27,7 +28,7 @@ struct AttentionShape {
   static constexpr bool kHasHeadFactors = kFactors == Factors::kHeads;
   static constexpr bool kHasTokenFactors = kFactors == Factors::kTokens;
   static constexpr bool kCapped = kCapped_;  // whether logits have a soft cap
-  static constexpr bool kPaged = kPaged_;    // whether keys and values are in pages
+  static constexpr bool kPaged = SequenceTokens::kPaged;  // whether keys and values are in pages
   static constexpr bool kByToken = kPaged || kHasTokenFactors;  // whether loaders have addresses of tokens
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kValueDim = kValueDim_;

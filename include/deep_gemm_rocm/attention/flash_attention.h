@@ -51,20 +51,21 @@ class FlashAttention {
   using T = typename Shape::T;
   using Out = typename Shape::Out;
   using Cache = typename Shape::Cache;
-  using SequenceTokens = Conditional<Shape::kPaged, PagedTokens, ConsecutiveTokens>;
+  using SequenceTokens = typename Shape::SequenceTokens;
   using FormOfKeys = Conditional<kIsSame<T, Cache>, AsTheyAre, WidenedFp8>;
   using KeyLoader = Conditional<
       !Shape::kByToken,
       TileLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kBlockK, Shape::kThreads, Shape::kDBlocks,
                  Shape::kDTail, false, FormOfKeys>,
       Conditional<Storage<T>::kIsFp8,
-                  PagedKeyLoader<typename Shape::KeyOrder, Shape::kBlockK, Shape::kThreads, Shape::kHeadBytes>,
+                  PagedKeyLoader<SequenceTokens, typename Shape::KeyOrder, Shape::kBlockK, Shape::kThreads,
+                                 Shape::kHeadBytes>,
                   KeyRunLoader<SequenceTokens, typename Shape::KeyOrder, Shape::kBlockK, Shape::kThreads,
                                Shape::kDBlocks, Shape::kKeyBytes, FormOfKeys, Shape::kHasTokenFactors>>>;
   using ValueLoader = Conditional<
       !Shape::kByToken, TransposingTileLoader<T, RowsInOrder, Shape::kValueRows, Shape::kValueThreads, 1, Cache>,
       Conditional<Storage<T>::kIsFp8,
-                  PagedValueLoader<T, Shape::kValueDim, Shape::kValueRows, Shape::kValueThreads>,
+                  PagedValueLoader<SequenceTokens, T, Shape::kValueDim, Shape::kValueRows, Shape::kValueThreads>,
                   ValueRunLoader<SequenceTokens, T, Cache, Shape::kValueDim, Shape::kValueRows, Shape::kValueThreads,
                                  Shape::kHasTokenFactors>>>;
 

@@ -17,11 +17,13 @@
 
 namespace deep_gemm_rocm {
 
-template <class T_, class Cache_, class Out_, int kHeadDim_, int kValueDim_, Factors kFactors_, bool kCapped_>
+template <class T_, class Cache_, class Out_, int kHeadDim_, int kValueDim_, Factors kFactors_, bool kCapped_,
+          class PageSize_>
 struct DecodeShape {
   using T = T_;
   using Cache = Cache_;  // T, or E4M3, which is widened to T = bf16 in registers
   using Out = Out_;
+  using PageSize = PageSize_;  // a multiple of kRun
   using Mfma = deep_gemm_rocm::Mfma<T, T, 16>;
   static constexpr bool kWidened = !kIsSame<T, Cache>;
   static constexpr Factors kFactors = kFactors_;
@@ -203,7 +205,7 @@ class FlashDecode {
   DG_DEVICE void load_keys(int block, int fragment) {
     const int key = block * Shape::kBlockK + Shape::KeyOrder::of_lds_row(fragment * Mfma::kRows + lane_row());
     const uint8_t* const first =
-        pages_.address<Cache>(args_.k, tile_.kv_head, key_page_, key) + lane_group() * kChunkBytes;
+        pages_.template address<Cache>(args_.k, tile_.kv_head, key_page_, key) + lane_group() * kChunkBytes;
 #pragma unroll
     for (int read = 0; read < Shape::kHeadReads; ++read) {
       const auto keys = load_global<MfmaOperands>(is_in_head(read) ? first + read * Shape::kReadBytes : first);
@@ -212,7 +214,7 @@ class FlashDecode {
   }
 
   DG_DEVICE void load_values(int block) {
-    const uint8_t* first = pages_.address<Cache>(args_.v, tile_.kv_head, value_page_, value_run(block));
+    const uint8_t* first = pages_.template address<Cache>(args_.v, tile_.kv_head, value_page_, value_run(block));
 #pragma unroll
     for (int i = 0; i < Shape::kRun; ++i) {
 #pragma unroll
@@ -220,7 +222,7 @@ class FlashDecode {
         const int value = existing_value((group * Mfma::kRows + lane_row()) * Shape::kWidth);
         values_[group][i] = load_global<Words>(first + value * static_cast<int>(sizeof(Cache)));
       }
-      first = pages_.next_address<Cache>(args_.v, first, value_run(block) + i);
+      first = pages_.template next_address<Cache>(args_.v, first, value_run(block) + i);
       if constexpr (Shape::kHasTokenFactors) {
         value_factors_[i] = of_token(args_.v_descale, value_page_, value_run(block) + i);
       }
@@ -239,7 +241,7 @@ class FlashDecode {
 
   DG_DEVICE float of_token(const Descales& descales, int page, int token) const {
     const PagedTensor factors{descales.data, descales.batch_stride, descales.block_stride, descales.head_stride};
-    return load_global<float>(pages_.address<float>(factors, tile_.kv_head, page, token));
+    return load_global<float>(pages_.template address<float>(factors, tile_.kv_head, page, token));
   }
 
   // logits = K · Qᵀ
@@ -375,7 +377,7 @@ class FlashDecode {
   DG_DEVICE void add_values_of(int key, float probability) {
     const int lane = lane_id_computed_here();
     const int page = pages_.page_of(key);
-    const uint8_t* const first = pages_.address<Cache>(args_.v, tile_.kv_head, page, key);
+    const uint8_t* const first = pages_.template address<Cache>(args_.v, tile_.kv_head, page, key);
     if constexpr (Shape::kHasTokenFactors) probability *= of_token(args_.v_descale, page, key);
     static_for<Shape::kValueGroups * Mfma::kElements>([&](auto i) {
       constexpr int kGroup = i / Mfma::kElements;
@@ -421,7 +423,7 @@ class FlashDecode {
 
   const DecodeArguments& args_;
   DecodeTile tile_;
-  SequencePages<PowerOfTwo> pages_;
+  SequencePages<typename Shape::PageSize> pages_;
   int row_;
   int token_;
   int head_;

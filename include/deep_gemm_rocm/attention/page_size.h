@@ -1,6 +1,7 @@
 // How many tokens a page has.
 #pragma once
 
+#include "deep_gemm_rocm/hardware/conditional.h"
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
 
 namespace deep_gemm_rocm {
@@ -28,5 +29,9 @@ class CompiledIn {
   DG_DEVICE int in_page(int token) const { return static_cast<unsigned>(token) % kTokens; }
   DG_DEVICE int slot(int page, int in_page) const { return page * kTokens + in_page; }
 };
+
+// The class for a template's page_size, which is 0 for powers of two.
+template <int kTokens>
+using PagesOf = Conditional<kTokens == 0, PowerOfTwo, CompiledIn<kTokens>>;
 
 }  // namespace deep_gemm_rocm

@@ -1,5 +1,6 @@
 // Loaders of keys and values in pages for queries in FP8. A wave's tokens aren't a run in one page, as in run_loader.h:
 // each lane looks for its tokens' page, one block ahead, while the loads of the block before are in flight.
+//   SequenceTokens: PagedTokens of some size of pages.
 #pragma once
 
 #include "deep_gemm_rocm/attention/sequence_tokens.h"
@@ -10,18 +11,18 @@
 namespace deep_gemm_rocm {
 
 // A TileLoader for keys.
-template <class Order, int kKeys, int kThreads, int kHeadBytes>
+template <class SequenceTokens, class Order, int kKeys, int kThreads, int kHeadBytes>
 class PagedKeyLoader : public TileLoader<Order, kKeys, kKeys, kThreads, ceil_div(kHeadBytes, kBlockKBytes), true> {
   using Base = TileLoader<Order, kKeys, kKeys, kThreads, ceil_div(kHeadBytes, kBlockKBytes), true>;
 
  public:
   using Base::Base;
 
-  DG_DEVICE void look_up(const PagedTokens& tokens, int pass, int first_key) {
+  DG_DEVICE void look_up(const SequenceTokens& tokens, int pass, int first_key) {
     entry_[pass] = tokens.entry_of(key(pass, first_key));
   }
 
-  DG_DEVICE void load(const PagedTokens& tokens, int d_block, int pass, int first_key) {
+  DG_DEVICE void load(const SequenceTokens& tokens, int d_block, int pass, int first_key) {
     const int in_row = d_block * kBlockKBytes + Base::chunk_k();
     const bool exists = kHeadBytes % kBlockKBytes == 0 || in_row < kHeadBytes;
     const uint8_t* const row = tokens.address(entry_[pass], key(pass, first_key));
@@ -36,7 +37,7 @@ class PagedKeyLoader : public TileLoader<Order, kKeys, kKeys, kThreads, ceil_div
 };
 
 // A TransposingTileLoader for values. A lane's tokens are in one page, and the same in all passes.
-template <class T, int kValueDim, int kValueRows, int kThreads>
+template <class SequenceTokens, class T, int kValueDim, int kValueRows, int kThreads>
 class PagedValueLoader : public TransposingTileLoader<T, RowsInOrder, kValueRows, kThreads, 1> {
   using Base = TransposingTileLoader<T, RowsInOrder, kValueRows, kThreads, 1>;
   static_assert(Base::kWaves % Base::kWavesPerRows == 0, "passes have the same tokens");
@@ -44,11 +45,11 @@ class PagedValueLoader : public TransposingTileLoader<T, RowsInOrder, kValueRows
  public:
   using Base::Base;
 
-  DG_DEVICE void look_up(const PagedTokens& tokens, int first_key) {
+  DG_DEVICE void look_up(const SequenceTokens& tokens, int first_key) {
     entry_ = tokens.entry_of(first_key + Base::first_k_of_part(0));
   }
 
-  DG_DEVICE void load(const PagedTokens& tokens, int pass, int first_key) {
+  DG_DEVICE void load(const SequenceTokens& tokens, int pass, int first_key) {
     const int run = first_key + Base::first_k_of_part(0);
     const int value = min(Base::row(pass), kValueDim - Base::kUnitRows);  // those past the last ones aren't used
     const uint8_t* next = tokens.address(entry_, run) + value * static_cast<int>(sizeof(T));

@@ -2,21 +2,28 @@
 #pragma once
 
 #include "deep_gemm_rocm/attention/attention_tile.h"
+#include "deep_gemm_rocm/attention/page_size.h"
 #include "deep_gemm_rocm/hardware/buffer.h"
+#include "deep_gemm_rocm/hardware/conditional.h"
 #include "deep_gemm_rocm/hardware/global.h"
 
 namespace deep_gemm_rocm {
 
-// Tokens of a run, which begins at a multiple of this. Pages hold as many or a multiple.
+// Tokens of a run, which begins at a multiple of this. Pages hold as many or a multiple; _RUN_TOKENS in
+// problems/attention.py.
 constexpr int kRunTokens = 16;
 
 // Tokens in pages. A page's number is looked up ahead of time.
+template <class PageSize>
 struct PagedTokens {
+  static constexpr bool kPaged = true;
+
   const uint8_t* first;
   int64_t page_stride;
   unsigned token_stride;  // a page is below 2 GiB
   const int* table;
-  int page_shift, last_page, count;
+  PageSize page_size;
+  int last_page, count;
 
   DG_DEVICE PagedTokens(const AttentionArguments& args, const HeadsTensor& tensor, int element_bytes,
                         const QueryTile& tile, int head)
@@ -24,17 +31,21 @@ struct PagedTokens {
         page_stride(tensor.batch_stride * element_bytes),
         token_stride(static_cast<unsigned>(tensor.token_stride) * element_bytes),
         table(args.block_table + tile.sequence * args.block_table_stride),
-        page_shift(args.page_shift),
+        page_size(args.page_shift),
         last_page(args.num_pages - 1),
-        count(tile.keys.count) {}
+        count(tile.keys.count) {
+    // Arguments are loaded as with a shift. Else compilers load others four at a time, and reserve a slot of scratch
+    // for them that nothing uses.
+    if constexpr (!kIsSame<PageSize, PowerOfTwo>) asm("" : : "s"(args.page_shift), "s"(args.num_pages));
+  }
 
   // The entry of the table for a token. Tokens past the last one stand for that one.
   DG_DEVICE int entry_of(int token) const {
-    return *(const Global<int>*)(table + (min(token, count - 1) >> page_shift));
+    return *(const Global<int>*)(table + page_size.page_of(min(token, count - 1)));
   }
 
   DG_DEVICE const uint8_t* address(int entry, int token) const {
-    const unsigned in_page = min(token, count - 1) & ((1 << page_shift) - 1);
+    const unsigned in_page = page_size.in_page(min(token, count - 1));
     return first + min(max(entry, 0), last_page) * page_stride + in_page * token_stride;
   }
 
@@ -48,6 +59,8 @@ struct PagedTokens {
 
 // Tokens that follow each other.
 struct ConsecutiveTokens {
+  static constexpr bool kPaged = false;
+
   const uint8_t* first;
   int64_t token_stride;
   int count;
