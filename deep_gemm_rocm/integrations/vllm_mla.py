@@ -22,11 +22,13 @@ from vllm.v1.attention.backends.mla.triton_mla import TritonMLABackend, TritonML
 from vllm.v1.kv_cache_interface import is_quantized_kv_cache
 
 from ..api.attention import mla_decode
-from ..problems.attention import LATENT_PAGE_SIZES, MAX_LATENT_TOKENS
+from ..problems.attention import LATENT_PAGE_SIZES, LATENT_RUN_TOKENS, MAX_LATENT_TOKENS, MAX_PAGE_SIZE
 from .parts import MovedError, check_parameters, check_replaces
 
 _NAME = "DEEP_GEMM_ROCM_MLA"
 _HEAD_DIM, _VALUE_DIM = 576, 512
+# vLLM takes the largest of these that divides its own pages. The kernels' other sizes are slower, as they break runs.
+_PAGE_SIZES = sorted({*LATENT_PAGE_SIZES, *range(LATENT_RUN_TOKENS, MAX_PAGE_SIZE + 1, LATENT_RUN_TOKENS)})
 # Dtypes of models that each of vLLM's cache dtypes goes with.
 _MODELS = {
     "auto": (torch.bfloat16, torch.float16),
@@ -61,7 +63,7 @@ class DeepGemmRocmMlaBackend(MLACommonBackend):
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int]:
-        return list(LATENT_PAGE_SIZES)
+        return list(_PAGE_SIZES)
 
     @classmethod
     def supports_non_causal(cls) -> bool:

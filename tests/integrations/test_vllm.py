@@ -75,6 +75,7 @@ from vllm.v1.attention.backend import CommonAttentionMetadata  # noqa: E402
 from vllm.v1.attention.backends import registry  # noqa: E402
 from vllm.v1.attention.ops import rocm_aiter_mla_sparse as sparse  # noqa: E402
 from vllm.v1.worker import workspace  # noqa: E402
+from vllm.v1.worker.utils import select_common_block_size  # noqa: E402
 
 FNUZ, OCP = torch.float8_e4m3fnuz, torch.float8_e4m3fn
 BLOCKS = (quant_utils.kFp8Static128BlockSym, quant_utils.kFp8Dynamic128Sym)
@@ -751,6 +752,13 @@ def test_other_mla_is_left_to_vllm(selected, others, backend):
     assert selected(**others) == backend
 
 
+@pytest.mark.parametrize(("page", "expected"), [(16, 16), (48, 48), (240, 240), (256, 256), (784, 112), (20, 4)])
+def test_pages_that_mla_takes(page, expected):
+    backend = registry.AttentionBackendEnum["DEEP_GEMM_ROCM_MLA"].get_class()
+    assert backend.supports_block_size(page)
+    assert select_common_block_size(page, [backend]) == expected
+
+
 def test_what_a_user_asks_for_is_chosen(selected, monkeypatch):
     for name in ("TRITON_MLA", "ROCM_AITER_MLA", "DEEP_GEMM_ROCM_MLA"):
         with set_current_vllm_config(VllmConfig(attention_config=AttentionConfig(backend=name))):
@@ -866,6 +874,7 @@ MLA_STEPS = [
     {},
     {"heads": 128, "page": 64},
     {"lens": (70, 0, 3), "heads": 12, "page": 1},
+    {"lens": (100, 0, 33), "page": 48},
     {"dtype": torch.float16, "tokens": 2},
     {"lens": (40, 0, 21), "tokens": 4, "page": 64},
     {"lens": (40, 150), "tokens": 2, "heads": 128},
