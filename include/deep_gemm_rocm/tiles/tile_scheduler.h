@@ -56,12 +56,10 @@ constexpr unsigned quotient(unsigned n, unsigned divisor, unsigned reciprocal) {
   const unsigned in_band = tile - band * band_tiles;
   const unsigned first_m = band * group_m;
   const unsigned rows = min<unsigned>(tiles_m - first_m, group_m);
-  // Divisions are slow, and branches too; most bands are full, or there is one row, or else two or four.
+  // Divisions are slow, and branches too; most bands are full, or there is one row.
   const unsigned full = group_m;
   unsigned n = rows == 1 ? in_band : in_band / full;
-  if (__builtin_expect(rows != full && rows != 1, false)) {
-    n = (rows & (rows - 1)) == 0 ? in_band >> __builtin_ctz(rows) : in_band / rows;
-  }
+  if (__builtin_expect(rows != full && rows != 1, false)) n = in_band / rows;
   return {static_cast<int>(first_m + in_band - n * rows), static_cast<int>(n)};
 }
 
