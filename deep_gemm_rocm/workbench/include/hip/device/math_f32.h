@@ -49,7 +49,9 @@ __HIP_M float fminf(float x, float y) { return __builtin_fminf(x, y); }
 __HIP_M float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
 __HIP_M float copysignf(float x, float y) { return __builtin_copysignf(x, y); }
 __HIP_M float fdimf(float x, float y) { return x > y ? x - y : x <= y ? 0.0f : x + y; }
-__HIP_M float powf(float x, float y) { return float(pow(double(x), double(y))); }
+__HIP_M float powf(float x, float y) {
+  return float(__hip_math::power_of(x, y, exp(double(y) * log(__builtin_fabs(double(x))))));
+}
 __HIP_M float fmodf(float x, float y) { return float(fmod(double(x), double(y))); }
 __HIP_M float atan2f(float x, float y) { return float(atan2(double(x), double(y))); }
 __HIP_M float hypotf(float x, float y) { return float(hypot(double(x), double(y))); }
@@ -59,6 +61,13 @@ __HIP_M float scalbnf(float x, int power) { return __builtin_ldexpf(x, power); }
 __HIP_M float frexpf(float x, int* power) { return float(frexp(double(x), power)); }
 __HIP_M void sincosf(float x, float* sin, float* cos) {
   const __hip_math::Circle at = __hip_math::circle(x);
+  *sin = float(at.sin);
+  *cos = float(at.cos);
+}
+__HIP_M float sinpif(float x) { return float(sinpi(double(x))); }
+__HIP_M float cospif(float x) { return float(cospi(double(x))); }
+__HIP_M void sincospif(float x, float* sin, float* cos) {
+  const __hip_math::Circle at = __hip_math::circle_pi(x);
   *sin = float(at.sin);
   *cos = float(at.cos);
 }
@@ -87,6 +96,8 @@ __HIP_M float log1p(float x) { return log1pf(x); }
 __HIP_M float sin(float x) { return sinf(x); }
 __HIP_M float cos(float x) { return cosf(x); }
 __HIP_M float tan(float x) { return tanf(x); }
+__HIP_M float sinpi(float x) { return sinpif(x); }
+__HIP_M float cospi(float x) { return cospif(x); }
 __HIP_M float asin(float x) { return asinf(x); }
 __HIP_M float acos(float x) { return acosf(x); }
 __HIP_M float atan(float x) { return atanf(x); }
