@@ -240,6 +240,36 @@ extern "C" __global__ void pairs(const float4* x, __hip_fp8x4_e4m3_fnuz* f, __ha
   b[i] = __float22bfloat162_rn(make_float2(x[i].z, x[i].w)) * __float2bfloat162_rn(0.5f);
   y[i] = float4(f[i]) + make_float4(1, 2, 3, 4) * x[i];
 }
+template <class T, class Pair>
+__device__ void least_and_greatest(const T* x, const T* y, T* out) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  const T a = x[i], b = y[i];
+  const Pair two(a, b), swapped(b, a);
+  T* to = out + 9 * i;
+  to[0] = __hmin(a, b), to[1] = __hmin2(two, swapped).x, to[2] = __hmax(a, b), to[3] = __hmax2(two, swapped).y;
+  to[4] = __hmin_nan(a, b), to[5] = __hmin2_nan(two, swapped).x;
+  to[6] = __hmax_nan(a, b), to[7] = __hmax2_nan(two, swapped).y;
+  to[8] = __habs(a);
+}
+extern "C" __global__ void ends_half(const __half* x, const __half* y, __half* out) {
+  least_and_greatest<__half, __half2>(x, y, out);
+}
+extern "C" __global__ void ends_bf16(const __hip_bfloat16* x, const __hip_bfloat16* y, __hip_bfloat16* out) {
+  least_and_greatest<__hip_bfloat16, __hip_bfloat162>(x, y, out);
+}
+extern "C" __global__ void beyond(const float* x, unsigned char* out) {
+  const __hip_fp8_interpretation_t kinds[] = {__HIP_E4M3, __HIP_E5M2, __HIP_E4M3_FNUZ, __HIP_E5M2_FNUZ};
+  for (int i = 0; i < 4; ++i)
+    for (int j = 0; j < 2; ++j)
+      out[8 * threadIdx.x + 2 * i + j] =
+          __hip_cvt_float_to_fp8(x[threadIdx.x], j ? __HIP_SATFINITE : __HIP_NOSAT, kinds[i]);
+}
+extern "C" __global__ void from_double(const double* x, const float* patterns, __half* half, __hip_bfloat16* bf16,
+                                       __hip_bfloat16* cut) {
+  const int i = threadIdx.x;
+  half[i] = __double2half(x[i]), bf16[i] = __double2bfloat16(x[i]);
+  cut[i] = __float2bfloat16_rz(patterns[i]);
+}
 """
 
 
@@ -275,6 +305,58 @@ def test_small_floats(name: str, dtype: torch.dtype, largest: float) -> None:
         beyond = np.array([2 * largest, -1e30], np.float32)
         simulator.launch(_types_code(), name, 1, 64, [beyond, y, bits, 2])
         np.testing.assert_array_equal(y[:2], [largest, -largest])
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("half", torch.float16), ("bf16", torch.bfloat16)])
+def test_least_and_greatest(name: str, dtype: torch.dtype) -> None:
+    """A number counts more than a NaN but in the forms with _nan, and +0 more than -0, in either order."""
+    kinds = torch.tensor(
+        [0.0, -0.0, 1, -1, 2.5, math.inf, -math.inf, math.nan, torch.finfo(dtype).tiny / 4], dtype=dtype
+    )
+    kinds = torch.cat([kinds, torch.randn(7).to(dtype)])
+    x, y = (part.reshape(-1).contiguous() for part in torch.meshgrid(kinds, kinds, indexing="ij"))
+    out = torch.zeros(256, 9, dtype=dtype)
+    simulator.launch(_types_code(), f"ends_{name}", 4, 64, [x, y, out])
+    both_zero = (x == 0) & (y == 0)
+    least = torch.where(both_zero, torch.where(x.signbit() | y.signbit(), -0.0, 0.0), torch.fmin(x, y))
+    greatest = torch.where(both_zero, torch.where(x.signbit() & y.signbit(), -0.0, 0.0), torch.fmax(x, y))
+    nan = (x + y).isnan() & (x.isnan() | y.isnan())
+    of_nan = [torch.where(nan, math.nan, end) for end in (least, greatest)]
+    columns = [least, least, greatest, greatest, of_nan[0], of_nan[0], of_nan[1], of_nan[1], x.abs()]
+    for column, expected in enumerate(columns):
+        found, expected = out[:, column], expected.to(dtype)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(found.signbit() & ~found.isnan(), expected.signbit() & ~expected.isnan())
+
+
+def test_fp8_beyond_its_range() -> None:
+    """As in CUDA: __HIP_NOSAT gives infinity or else NaN, __HIP_SATFINITE the largest number, both keep NaN."""
+    x = np.array([np.nan, np.inf, -np.inf, 1e6, -1e6, 448, 464, 240, 248, 57344, 61439, 61440, 0, -0.0], np.float32)
+    out = np.zeros((x.size, 4, 2), np.uint8)
+    simulator.launch(_types_code(), "beyond", 1, x.size, [x, out])
+    signs = np.where(np.signbit(x) & ~np.isnan(x), 0x80, 0).astype(np.uint8)
+    formats = [(torch.float8_e4m3fn, 464, 0x7F), (torch.float8_e5m2, 61439, 0x7C)]
+    formats += [(torch.float8_e4m3fnuz, 247, 0x80), (torch.float8_e5m2fnuz, 61439, 0x80)]
+    for i, (dtype, last, beyond) in enumerate(formats):
+        largest = torch.finfo(dtype).max
+        saturated = torch.from_numpy(np.clip(x, -largest, largest)).to(dtype).view(torch.uint8).numpy()
+        np.testing.assert_array_equal(out[:, i, 1], saturated)
+        np.testing.assert_array_equal(out[:, i, 0], np.where(np.abs(x) > last, beyond | signs, saturated))
+
+
+def test_from_double() -> None:
+    """Conversions round once: a little more than a tie is no tie, even where a float would be one."""
+    steps = 1 + np.arange(32) / 128
+    x = np.concatenate([(steps + 2.0**-8) * (1 + 2.0**-40), steps * 2.0**-20 + 2.0**-31 + 2.0**-70])
+    half, bf16, cut = np.zeros(64, np.float16), np.zeros(64, np.uint16), np.zeros(64, np.uint16)
+    patterns = np.resize(
+        np.array([0x7F800001, 0x3F81FFFF], np.uint32), 64
+    )  # the first is infinity but for its last bit
+    simulator.launch(_types_code(), "from_double", 1, 64, [x, patterns, half, bf16, cut])
+    np.testing.assert_array_equal(half, x.astype(np.float16))
+    as_float = (bf16.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(as_float[:32], steps + 2.0**-7)
+    np.testing.assert_array_equal(cut, np.resize([0x7FFF, 0x3F81], 64))
 
 
 def test_vectors() -> None:
@@ -323,6 +405,19 @@ extern "C" __global__ void bits(const unsigned* x, unsigned* out) {
   to[0] = __popc(v), to[1] = __clz(v), to[2] = __ffs(v), to[3] = __brev(v), to[4] = __umulhi(v, v);
   to[5] = __byte_perm(v, 0x04030201, 0x7140), to[6] = __funnelshift_l(v, 5, 4);
   to[7] = __float_as_uint(__uint2float_rn(v));
+}
+extern "C" __global__ void products(const int* x, const int* y, const int* z, int* out) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x, a = x[i], b = y[i], c = z[i];
+  int* to = out + 8 * i;
+  to[0] = __mul24(a, b), to[1] = __umul24(a, b), to[2] = __mulhi(a, b), to[3] = __umulhi(a, b);
+  to[4] = __sad(a, b, c), to[5] = __usad(a, b, c), to[6] = __funnelshift_r(a, b, c), to[7] = __byte_perm(a, b, c);
+}
+extern "C" __global__ void to_integers(const float* x, int* out) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  int* to = out + 8 * i;
+  to[0] = __float2int_rn(x[i]), to[1] = __float2int_rz(x[i]), to[2] = __float2int_rd(x[i]);
+  to[3] = __float2int_ru(x[i]), to[4] = __float2uint_rn(x[i]), to[5] = __float2uint_rz(x[i]);
+  to[6] = __double2int_rn(x[i]), to[7] = __double2int_rz(x[i]);
 }
 template <class T, int times>
 __global__ void reverse(T* x) {
@@ -392,6 +487,39 @@ def test_bits() -> None:
         as_float = int(np.float32(v).view(np.uint32))
         expected = [v.bit_count(), 32 - v.bit_length(), low, reversed_bits, v * v >> 32, permuted, shifted, as_float]
         assert found.tolist() == expected
+
+
+def test_integer_products() -> None:
+    ends = [0, 1, -1, 2**31 - 1, -(2**31), 2**23 - 1, -(2**23), 2**24 - 1, 0x7531, -0x1234]
+    x, y = (np.array(part, np.int32).ravel() for part in np.meshgrid(ends, ends))
+    x, y = np.pad(x, (0, 156), mode="wrap"), np.pad(y, (0, 156), mode="wrap")
+    z = RNG.integers(-(2**31), 2**31, 256).astype(np.int32)
+    out = np.zeros((256, 8), np.uint32)
+    simulator.launch(_device_code(), "products", 4, 64, [x, y, z, out])
+
+    def low_24(v: int) -> int:
+        return ((v + 2**23) & 0xFFFFFF) - 2**23
+
+    for a, b, c, found in zip(x.tolist(), y.tolist(), z.tolist(), out.tolist(), strict=True):
+        u, v, w = (value & 0xFFFFFFFF for value in (a, b, c))
+        both = v << 32 | u
+        permuted = bytes(both.to_bytes(8, "little")[w >> 4 * i & 7] for i in range(4))
+        expected = [low_24(a) * low_24(b), (u & 0xFFFFFF) * (v & 0xFFFFFF), a * b >> 32, u * v >> 32]
+        expected += [w + abs(a - b), w + abs(u - v), both >> (w & 31), int.from_bytes(permuted, "little")]
+        assert found == [value & 0xFFFFFFFF for value in expected], (a, b, c)
+
+
+def test_conversions_to_integers() -> None:
+    """They round as they say, NaN is 0, and what is beyond the range is its end."""
+    ends = [np.nan, np.inf, -np.inf, 2.0**31, -(2.0**31), 2.0**31 - 128, 2.0**32, 2.0**32 - 256, 3e9, -3e9, -0.6]
+    x = np.concatenate([ends, np.arange(-8, 8) / 4, RNG.uniform(-1e10, 1e10, 101)]).astype(np.float32)
+    out = np.zeros((x.size, 8), np.uint32)
+    simulator.launch(_device_code(), "to_integers", 2, 64, [x, out])
+    roundings = [np.rint, np.trunc, np.floor, np.ceil, np.rint, np.trunc, np.rint, np.trunc]
+    for column, rounding in enumerate(roundings):
+        low, high = (0, 2**32 - 1) if column in (4, 5) else (-(2**31), 2**31 - 1)
+        expected = np.nan_to_num(np.clip(rounding(x.astype(np.float64)), low, high)).astype(np.int64)
+        np.testing.assert_array_equal(out[:, column], expected.astype(np.uint32))
 
 
 def test_dynamic_lds() -> None:

@@ -15,7 +15,8 @@ struct __attribute__((aligned(2))) __hip_bfloat16 {
 
   __hip_bfloat16() = default;
   constexpr __HIP_BOTH__ __hip_bfloat16(float value) : __x(__builtin_bit_cast(unsigned short, __bf16(value))) {}
-  constexpr __HIP_BOTH__ __hip_bfloat16(double value) : __hip_bfloat16(float(value)) {}
+  // Not by way of float, which would round twice.
+  constexpr __HIP_BOTH__ __hip_bfloat16(double value) : __x(__builtin_bit_cast(unsigned short, __bf16(value))) {}
   constexpr __HIP_BOTH__ __hip_bfloat16(int value) : __hip_bfloat16(float(value)) {}
   constexpr __HIP_BOTH__ __hip_bfloat16(unsigned value) : __hip_bfloat16(float(value)) {}
   constexpr __HIP_BOTH__ __hip_bfloat16(__hip_bfloat16_raw raw) : __x(raw.x) {}
@@ -82,7 +83,8 @@ struct __attribute__((aligned(4))) __hip_bfloat162 {
 __HIP_B __hip_bfloat16 __float2bfloat16(float x) { return __hip_bfloat16(x); }
 __HIP_B __hip_bfloat16 __float2bfloat16_rn(float x) { return __hip_bfloat16(x); }
 __HIP_B __hip_bfloat16 __float2bfloat16_rz(float x) {
-  return __hip_bfloat16(__hip_bfloat16_raw{(unsigned short)(__builtin_bit_cast(unsigned, x) >> 16)});
+  const unsigned bits = x == x ? __builtin_bit_cast(unsigned, x) >> 16 : 0x7FFF;
+  return __hip_bfloat16(__hip_bfloat16_raw{(unsigned short)bits});
 }
 __HIP_B __hip_bfloat16 __double2bfloat16(double x) { return __hip_bfloat16(x); }
 __HIP_B __hip_bfloat16 __int2bfloat16_rn(int x) { return __hip_bfloat16(x); }
@@ -118,8 +120,19 @@ __HIP_B __hip_bfloat16 __habs(__hip_bfloat16 x) { return __ushort_as_bfloat16((u
 __HIP_B __hip_bfloat16 __hfma(__hip_bfloat16 x, __hip_bfloat16 y, __hip_bfloat16 z) {
   return __hip_bfloat16(__builtin_fmaf(float(x), float(y), float(z)));
 }
-__HIP_B __hip_bfloat16 __hmin(__hip_bfloat16 x, __hip_bfloat16 y) { return x < y ? x : y; }
-__HIP_B __hip_bfloat16 __hmax(__hip_bfloat16 x, __hip_bfloat16 y) { return x < y ? y : x; }
+// Of a number and a NaN, the number; -0 is less than +0. The forms with _nan give the NaN.
+__HIP_B __hip_bfloat16 __hmin(__hip_bfloat16 x, __hip_bfloat16 y) {
+  return __ushort_as_bfloat16((unsigned short)(__builtin_bit_cast(unsigned, __builtin_fminf(x, y)) >> 16));
+}
+__HIP_B __hip_bfloat16 __hmax(__hip_bfloat16 x, __hip_bfloat16 y) {
+  return __ushort_as_bfloat16((unsigned short)(__builtin_bit_cast(unsigned, __builtin_fmaxf(x, y)) >> 16));
+}
+__HIP_B __hip_bfloat16 __hmin_nan(__hip_bfloat16 x, __hip_bfloat16 y) {
+  return x != x ? x : y != y ? y : __hmin(x, y);
+}
+__HIP_B __hip_bfloat16 __hmax_nan(__hip_bfloat16 x, __hip_bfloat16 y) {
+  return x != x ? x : y != y ? y : __hmax(x, y);
+}
 __HIP_B bool __heq(__hip_bfloat16 x, __hip_bfloat16 y) { return x == y; }
 __HIP_B bool __hne(__hip_bfloat16 x, __hip_bfloat16 y) { return x != y; }
 __HIP_B bool __hlt(__hip_bfloat16 x, __hip_bfloat16 y) { return x < y; }
@@ -141,6 +154,12 @@ __HIP_B __hip_bfloat162 __hmin2(__hip_bfloat162 x, __hip_bfloat162 y) {
 }
 __HIP_B __hip_bfloat162 __hmax2(__hip_bfloat162 x, __hip_bfloat162 y) {
   return __hip_bfloat162(__hmax(x.x, y.x), __hmax(x.y, y.y));
+}
+__HIP_B __hip_bfloat162 __hmin2_nan(__hip_bfloat162 x, __hip_bfloat162 y) {
+  return __hip_bfloat162(__hmin_nan(x.x, y.x), __hmin_nan(x.y, y.y));
+}
+__HIP_B __hip_bfloat162 __hmax2_nan(__hip_bfloat162 x, __hip_bfloat162 y) {
+  return __hip_bfloat162(__hmax_nan(x.x, y.x), __hmax_nan(x.y, y.y));
 }
 #undef __HIP_B
 

@@ -116,10 +116,13 @@ __HIP_H __half __hsub(__half x, __half y) { return x - y; }
 __HIP_H __half __hmul(__half x, __half y) { return x * y; }
 __HIP_H __half __hdiv(__half x, __half y) { return x / y; }
 __HIP_H __half __hneg(__half x) { return -x; }
-__HIP_H __half __habs(__half x) { return __half(x.data < 0 ? _Float16(-x.data) : x.data); }
+__HIP_H __half __habs(__half x) { return __half(__builtin_fabsf16(x.data)); }
 __HIP_H __half __hfma(__half x, __half y, __half z) { return __half(__builtin_fmaf16(x.data, y.data, z.data)); }
-__HIP_H __half __hmin(__half x, __half y) { return x.data < y.data ? x : y; }
-__HIP_H __half __hmax(__half x, __half y) { return x.data < y.data ? y : x; }
+// Of a number and a NaN, the number; -0 is less than +0. The forms with _nan give the NaN.
+__HIP_H __half __hmin(__half x, __half y) { return __half(__builtin_fminf16(x.data, y.data)); }
+__HIP_H __half __hmax(__half x, __half y) { return __half(__builtin_fmaxf16(x.data, y.data)); }
+__HIP_H __half __hmin_nan(__half x, __half y) { return x != x ? x : y != y ? y : __hmin(x, y); }
+__HIP_H __half __hmax_nan(__half x, __half y) { return x != x ? x : y != y ? y : __hmax(x, y); }
 __HIP_H bool __heq(__half x, __half y) { return x == y; }
 __HIP_H bool __hne(__half x, __half y) { return x != y; }
 __HIP_H bool __hlt(__half x, __half y) { return x < y; }
@@ -134,8 +137,10 @@ __HIP_H __half2 __h2div(__half2 x, __half2 y) { return x / y; }
 __HIP_H __half2 __hneg2(__half2 x) { return -x; }
 __HIP_H __half2 __habs2(__half2 x) { return __half2(__habs(x.x), __habs(x.y)); }
 __HIP_H __half2 __hfma2(__half2 x, __half2 y, __half2 z) { return __builtin_elementwise_fma(x.data, y.data, z.data); }
-__HIP_H __half2 __hmin2(__half2 x, __half2 y) { return __half2(__hmin(x.x, y.x), __hmin(x.y, y.y)); }
-__HIP_H __half2 __hmax2(__half2 x, __half2 y) { return __half2(__hmax(x.x, y.x), __hmax(x.y, y.y)); }
+__HIP_H __half2 __hmin2(__half2 x, __half2 y) { return __builtin_elementwise_min(x.data, y.data); }
+__HIP_H __half2 __hmax2(__half2 x, __half2 y) { return __builtin_elementwise_max(x.data, y.data); }
+__HIP_H __half2 __hmin2_nan(__half2 x, __half2 y) { return __half2(__hmin_nan(x.x, y.x), __hmin_nan(x.y, y.y)); }
+__HIP_H __half2 __hmax2_nan(__half2 x, __half2 y) { return __half2(__hmax_nan(x.x, y.x), __hmax_nan(x.y, y.y)); }
 #undef __HIP_H
 
 #define __HIP_H __HIP_INLINE_DEVICE__

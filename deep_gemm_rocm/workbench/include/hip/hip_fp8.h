@@ -19,7 +19,7 @@ struct Format {
 };
 constexpr __HIP_BOTH__ Format format_of(__hip_fp8_interpretation_t kind) {
   return kind == __HIP_E4M3   ? Format{7, 3, 0x7E, 0x7F, 0x7F, true}
-         : kind == __HIP_E5M2 ? Format{15, 2, 0x7B, 0x7E, 0x7C, true}
+         : kind == __HIP_E5M2 ? Format{15, 2, 0x7B, 0x7F, 0x7C, true}
          : kind == __HIP_E4M3_FNUZ ? Format{8, 3, 0x7F, 0x80, 0x80, false} : Format{16, 2, 0x7F, 0x80, 0x80, false};
 }
 __HIP_INLINE_BOTH__ float power_of_two(int power) { return __builtin_bit_cast(float, unsigned(power + 127) << 23); }

@@ -11,14 +11,16 @@ __HIP_INLINE_DEVICE__ int __ffs(int x) { return __builtin_ffs(x); }
 __HIP_INLINE_DEVICE__ int __ffsll(long long x) { return __builtin_ffsll(x); }
 __HIP_INLINE_DEVICE__ unsigned __brev(unsigned x) { return __builtin_bitreverse32(x); }
 __HIP_INLINE_DEVICE__ unsigned long long __brevll(unsigned long long x) { return __builtin_bitreverse64(x); }
-__HIP_INLINE_DEVICE__ int __mul24(int a, int b) { return (a << 8 >> 8) * (b << 8 >> 8); }
+__HIP_INLINE_DEVICE__ int __mul24(int a, int b) { return (int)((unsigned)(a << 8 >> 8) * (unsigned)(b << 8 >> 8)); }
 __HIP_INLINE_DEVICE__ unsigned __umul24(unsigned a, unsigned b) { return (a & 0xFFFFFFu) * (b & 0xFFFFFFu); }
 __HIP_INLINE_DEVICE__ int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
 __HIP_INLINE_DEVICE__ unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 __HIP_INLINE_DEVICE__ unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return (unsigned long long)((unsigned __int128)a * b >> 64);
 }
-__HIP_INLINE_DEVICE__ unsigned __sad(int a, int b, unsigned c) { return c + (unsigned)(a > b ? a - b : b - a); }
+__HIP_INLINE_DEVICE__ unsigned __sad(int a, int b, unsigned c) {
+  return c + (a > b ? (unsigned)a - (unsigned)b : (unsigned)b - (unsigned)a);
+}
 __HIP_INLINE_DEVICE__ unsigned __usad(unsigned a, unsigned b, unsigned c) { return c + (a > b ? a - b : b - a); }
 __HIP_INLINE_DEVICE__ unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
   return (unsigned)((((unsigned long long)high << 32 | low) << (shift & 31)) >> 32);
