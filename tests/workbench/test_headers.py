@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -520,6 +521,110 @@ def test_conversions_to_integers() -> None:
         low, high = (0, 2**32 - 1) if column in (4, 5) else (-(2**31), 2**31 - 1)
         expected = np.nan_to_num(np.clip(rounding(x.astype(np.float64)), low, high)).astype(np.int64)
         np.testing.assert_array_equal(out[:, column], expected.astype(np.uint32))
+
+
+PARTS = """
+#include <cmath>
+
+template <class T>
+struct Parts { T modf, whole, remainder, remquo, logb, nextafter, scalbln, sinpi, cospi; };
+
+template <class T>
+__device__ void take_apart(const T* x, const T* y, Parts<T>* out, long long* integers) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  T whole;
+  int quotient;
+  const T fraction = std::modf(x[i], &whole), rest = std::remquo(x[i], y[i], &quotient);
+  out[i] = {fraction, whole, std::remainder(x[i], y[i]), rest, std::logb(x[i]), std::nextafter(x[i], y[i]),
+            std::scalbln(x[i], 3L), sinpi(x[i]), cospi(x[i])};
+  long long* to = integers + 6 * i;
+  to[0] = quotient, to[1] = std::ilogb(x[i]), to[2] = std::lrint(x[i]), to[3] = std::llround(x[i]);
+  to[4] = fpclassify(x[i]) + 10 * isnormal(x[i]);
+  to[5] = isgreater(x[i], y[i]) + 2 * islessequal(x[i], y[i]) + 4 * isunordered(x[i], y[i]);
+}
+extern "C" __global__ void mixed(int n, float f, double d, double* out) {
+  out[0] = std::sqrt(n), out[1] = pow(2, n), out[2] = std::pow(d, f), out[3] = max(f, d), out[4] = min(1u, n);
+  out[5] = hypot(n, 4), out[6] = log2(n), out[7] = fmin(f, d), out[8] = max(n, 1l << 40), out[9] = isnan(n);
+}
+#define TAKE_APART(T)                                                                            \\
+  extern "C" __global__ void T##s(const T* x, const T* y, Parts<T>* out, long long* integers) { \\
+    take_apart(x, y, out, integers);                                                             \\
+  }
+TAKE_APART(float)
+TAKE_APART(double)
+"""
+
+
+@functools.cache
+def _parts_code() -> bytes:
+    return workbench.compile(PARTS)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_parts_of_numbers(dtype: type) -> None:
+    info = np.finfo(dtype)
+    kinds = [
+        0.0,
+        -0.0,
+        1,
+        -1,
+        0.5,
+        -2.5,
+        3.5,
+        7,
+        info.tiny,
+        -info.smallest_subnormal,
+        info.max,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ]
+    pairs = [part.ravel() for part in np.meshgrid(kinds, kinds)]
+    x = np.concatenate([pairs[0], RNG.uniform(-1, 1, 316) * np.geomspace(1e-30, 1e30, 316)]).astype(dtype)
+    y = np.concatenate([pairs[1], RNG.uniform(-9, 9, 316) * np.geomspace(1e-29, 1e26, 316)]).astype(dtype)
+    out, integers = np.zeros((512, 9), dtype), np.zeros((512, 6), np.int64)
+    simulator.launch(_parts_code(), "doubles" if dtype is np.float64 else "floats", 8, 64, [x, y, out, integers])
+
+    def remainder(a: float, b: float) -> float:
+        return math.remainder(a, b) if math.isfinite(a) and b != 0 else math.nan
+
+    fine = np.isfinite(x) & (x != 0)
+    with np.errstate(all="ignore"):
+        rests = np.array([remainder(a, b) for a, b in zip(x.tolist(), y.tolist(), strict=True)]).astype(dtype)
+        exponents = np.where(fine, np.frexp(x)[1] - 1, np.where(x == 0, -np.inf, np.abs(x)))
+        columns = [*np.modf(x), rests, rests, exponents, np.nextafter(x, y), x * 8]
+    for column, expected in enumerate(columns):
+        np.testing.assert_array_equal(out[:, column], expected)
+        assert (np.signbit(out[:, column]) == np.signbit(expected))[~np.isnan(expected)].all(), column
+    for a, b, (sine, cosine), rest, found in zip(
+        x.tolist(), y.tolist(), out[:, 7:].tolist(), rests.tolist(), integers.tolist(), strict=True
+    ):
+        if math.isfinite(rest) and math.isfinite(b):
+            assert abs(found[0]) == abs(round(Fraction(a) / Fraction(b))) % 8, (a, b)
+        if math.isfinite(a):
+            exact_sine, exact_cosine = (float(f(mpmath.mpf(a))) for f in (mpmath.sinpi, mpmath.cospi))
+            assert abs(sine - exact_sine) <= 4 * np.spacing(dtype(abs(exact_sine))), a
+            assert abs(cosine - exact_cosine) <= 4 * np.spacing(dtype(abs(exact_cosine))), a
+            assert math.copysign(1, sine) == math.copysign(1, exact_sine) or exact_sine == 0, a
+        else:
+            assert math.isnan(sine)
+            assert math.isnan(cosine)
+        if abs(a) < 2**62:
+            away = math.floor(abs(Fraction(a)) + Fraction(1, 2))
+            assert found[2:4] == [round(a), away if a > 0 else -away], a
+        kind = 2 if a == 0 else 1 if math.isinf(a) else 0 if a != a else 3 if abs(a) < info.tiny else 14
+        assert found[4:] == [kind, (a > b) + 2 * (a <= b) + 4 * (a != a or b != b)], (a, b)
+    np.testing.assert_array_equal(integers[fine, 1], exponents[fine])
+    assert (integers[x == 0, 1] == -(2**31)).all()
+    assert (integers[np.isinf(x), 1] == 2**31 - 1).all()
+
+
+def test_mixed_arguments() -> None:
+    """Integers, and float beside double, are as in C++."""
+    out = np.zeros(10)
+    simulator.launch(_parts_code(), "mixed", 1, 1, [3, 2.5, 1.1, out])
+    expected = [math.sqrt(3), 8, 1.1**2.5, 2.5, 1, 5, math.log2(3), 1.1, 2**40, 0]
+    np.testing.assert_allclose(out, expected, rtol=1e-15)
 
 
 def test_dynamic_lds() -> None:

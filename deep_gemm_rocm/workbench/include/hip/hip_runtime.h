@@ -11,6 +11,8 @@
 #include "device/bits.h"
 #include "device/math_f64.h"
 #include "device/math_f32.h"
+#include "device/math_parts.h"
+#include "device/math_mixed.h"
 #include "device/warp.h"
 #include "device/atomics.h"
 #include "device/failures.h"
