@@ -74,8 +74,8 @@ _LAUNCH = 5200
 _MEMORY_BEGINS = 2200
 _SECOND_LAUNCH = 7500
 _SUM_OF_PARTS_BYTES = 2300  # a clock
-_PROLOGUE = {"multistage": 1300, "producer": 1200, "alone": 3750}
-_EPILOGUE_PER_ROW = {"multistage": 0.6, "producer": 3}
+_PROLOGUE = {"multistage": 1300, "alone": 3750}
+_EPILOGUE_PER_ROW = 0.6  # of a multistage tile
 _EPILOGUE_PER_RESULT = 1.2  # of a wave alone
 _QUANTISED_TILE = 3940  # more for a tile that is quantised in its epilogue
 _SUM_OVER_WAVES_BYTES = 23  # a clock, exchanged by these waves
@@ -83,9 +83,9 @@ _OVERLAPPING_TILE = 5200  # a tile besides its K-blocks, if these load the next 
 _UNEVEN_COLUMNS = 3220  # more for such a tile if its waves store 48 columns
 _FIRST_TILE = 3120  # before the first of such tiles
 _FIRST_TILE_PER_ROW = 12
-_LATENCY = {"multistage": 790, "pingpong": 760, "producer": 1300, "alone": 810}  # from memory
+_LATENCY = {"multistage": 790, "pingpong": 760, "alone": 810}  # from memory
 # Share of a K-block's work that hides no latency: waiting for memory comes on top of it.
-_HIDES_NO_LATENCY = {"multistage": 1, "pingpong": 0.415, "producer": 0.64, "alone": 0.38}
+_HIDES_NO_LATENCY = {"multistage": 1, "pingpong": 0.415, "alone": 0.38}
 # Picojoules, and those that the power limit leaves a clock, as in simulator/mi300x_timing.toml but for the boost clock.
 # The energy of cores falls with their clock, that of memory doesn't.
 _MATRIX_PJ = {"e4m3": 348, "e5m2": 348, "bf16": 333, "f16": 452}  # a clock of a SIMD, by a_type
@@ -100,9 +100,9 @@ _LIMIT_PJ = 271_000
 _STEPS_TO_CLOCK = 4  # of an iteration, damped by a square root, to the clock that the limit allows
 
 # Exponents that join the times of CUs and of memory. With larger ones these wait less for each other.
-_OVERLAPS_MEMORY = {"multistage": 2.75, "pingpong": 3.24, "producer": 4, "alone": 3.7}
+_OVERLAPS_MEMORY = {"multistage": 2.75, "pingpong": 3.24, "alone": 3.7}
 _OVERLAPS_L2 = 4.4  # the same for CUs and L2
-_NOT_OVERLAPPED = {"multistage": 0.08, "pingpong": 0, "producer": 0.4, "alone": 0.07}
+_NOT_OVERLAPPED = {"multistage": 0.08, "pingpong": 0, "alone": 0.07}
 
 
 def estimated_clocks(config: GemmConfig, problem: GemmProblem) -> float:
@@ -228,7 +228,7 @@ def _tile_clocks(config: GemmConfig, work: _Work, k_blocks: int, at_once: _Float
         waves_of_simd = np.ceil(at_once * config.waves / _SIMDS)
         clocks += _EPILOGUE_PER_RESULT * config.block_m * config.block_n / config.waves * waves_of_simd
     else:
-        clocks += at_once * _EPILOGUE_PER_ROW[config.schedule] * config.block_m
+        clocks += at_once * _EPILOGUE_PER_ROW * config.block_m
     if config.waves_k > 1:
         clocks += 4 * config.waves_k * config.block_m * config.block_n / _SUM_OVER_WAVES_BYTES
     return clocks

@@ -21,14 +21,13 @@ SCALE_BLOCK_N = 128  # columns that share one scale of b
 _WAVE_ALONE_BYTES = 48 * 1024  # of the 64 KiB of a wave's registers, for operands and sums
 _LARGE_WAVE_ALONE_BYTES = 92 * 1024  # of 128 KiB, with which clang 19 doesn't spill either
 _WITHOUT_SCALES_BYTES = 4 * 1024  # more, where there are neither scales nor sums to promote
-_PRODUCER_BYTES = 8 * 1024  # of the same, for operands on their way to LDS
 _LANE_GROUPS = 4  # of an MFMA; each has columns of its own
 _K_BLOCKS_OF_SCALES = 32  # in LDS for each wave alone
 _LARGE_WAVE = 64 * 48  # results of a wave alone, whose scales of rows are in LDS
 _ROWS_OF_PASSES = 64  # that two halves of 4 waves load with 16 bytes a thread
 _TWO_HEIGHTS = (128, 192)  # of the tiles that one kernel for masked groups may have
 
-SCHEDULES = ("multistage", "pingpong", "producer", "alone")
+SCHEDULES = ("multistage", "pingpong", "alone")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +42,8 @@ class GemmConfig:
             the computation; from 3 on LDS is double-buffered (``pingpong`` double-buffers b only). ``alone`` holds all
             of them in registers.
         schedule: ``multistage`` leaves the order within a K-block to the compiler. With ``pingpong`` two halves of 8
-            waves take turns: one loads while the other computes. With ``producer`` some waves only load and the others
-            only compute. With ``alone`` operands don't go through LDS: each wave loads those that it multiplies.
-        producer_waves: how many waves only load, beside those that compute.
+            waves take turns: one loads while the other computes. With ``alone`` operands don't go through LDS: each
+            wave loads those that it multiplies.
         waves_k: number of parts of a tile's K. With more than one, each part has one wave of the ``alone`` schedule,
             which computes the whole tile over it.
         group_m: tile rows that are walked together, so that they share columns of b in L2.
@@ -59,7 +57,6 @@ class GemmConfig:
     waves_n: int
     num_stages: int
     schedule: str = "multistage"
-    producer_waves: int = 0
     waves_k: int = 1
     kind: GemmKind = dataclasses.field(default_factory=GemmKind)
     group_m: int = 8
@@ -75,12 +72,12 @@ class GemmConfig:
 
     @property
     def waves(self) -> int:
-        """Waves of a workgroup that multiply."""
+        """Waves of a workgroup."""
         return self.waves_m * self.waves_n * self.waves_k
 
     @property
     def num_threads(self) -> int:
-        return (self.waves + self.producer_waves) * WAVE_SIZE
+        return self.waves * WAVE_SIZE
 
     @property
     def wave_m(self) -> int:
@@ -200,11 +197,6 @@ class GemmConfig:
         """The most results of a wave that sums parts of K by themselves. Scales along K take registers, too."""
         return (56 if self.kind.scaling in ("none", "rows") else 32) * WAVE_SIZE
 
-    @property
-    def producer_bytes(self) -> int:
-        """Registers that a producer wave takes for operands on their way to LDS."""
-        return (self.num_stages - 2) * (self.block_m + self.block_n) * BLOCK_K_BYTES // self.producer_waves
-
     @forking.cached_property
     def workgroups_per_cu(self) -> int:
         """How many workgroups a CU can run at once."""
@@ -216,7 +208,7 @@ class GemmConfig:
         rows = f"{self.block_m}or{self.taller.block_m}" if self.taller else f"{self.block_m}"
         tile = f"{rows}x{self.block_n}x{BLOCK_K_BYTES // self.kind.element_bytes}"
         parts = f"k{self.waves_k}" if self.waves_k > 1 else ""
-        waves = f"w{self.waves_m}x{self.waves_n}{parts}{f'p{self.producer_waves}' if self.producer_waves else ''}"
+        waves = f"w{self.waves_m}x{self.waves_n}{parts}"
         how = f"{waves}_mfma{MFMA_ROWS}_s{self.num_stages}_{self.schedule}"
         order = "" if self.group_m == GemmConfig.group_m else f"_g{self.group_m}"
         order += f"_parts{self.parts_k}" if self.parts_k > 1 else ""
@@ -248,8 +240,8 @@ _RULES: _Rules = (
         ),
     ),
     (
-        "waves that deal K, or only load, don't sum parts of it one after the other",
-        lambda config: config.parts_k == 1 or (config.schedule != "producer" and config.waves_k == 1),
+        "waves that deal K don't sum parts of it one after the other",
+        lambda config: config.parts_k == 1 or config.waves_k == 1,
     ),
     (
         "a wave has registers for two sums of {0.sums_of_parts} results, of a part and of those before",
@@ -284,10 +276,6 @@ _RULES: _Rules = (
         f"a tile of quantised output has {SCALE_BLOCK_N} columns, which share a scale",
         lambda config: not config.kind.is_quantised or config.output_n == SCALE_BLOCK_N,
     ),
-    (
-        "only the producer schedule has producer_waves",
-        lambda config: config.producer_waves == 0 or config.schedule == "producer",
-    ),
     ("only the alone schedule deals K to waves", lambda config: config.waves_k == 1 or config.schedule == "alone"),
     (
         "waves alone and ping-pong widen four bits",
@@ -314,25 +302,6 @@ _RULES_OF_SCHEDULES: dict[str, _Rules] = {
         (
             "halves of the waves share the columns whose four bits they widen",
             lambda config: not (config.kind.widens_b and config.halves_of_n),
-        ),
-    ),
-    "producer": (
-        (
-            "the producer schedule has at least 3 stages, two of which are in LDS",
-            lambda config: config.num_stages >= 3,
-        ),
-        ("the producer schedule has producer_waves", lambda config: config.producer_waves >= 1),
-        (
-            "producer_waves must divide the others",
-            lambda config: config.waves_m * config.waves_n % config.producer_waves == 0,
-        ),
-        (
-            f"a producer wave has registers for {_PRODUCER_BYTES} bytes on their way, not {{0.producer_bytes}}",
-            lambda config: config.producer_bytes <= _PRODUCER_BYTES,
-        ),
-        (
-            "waves that only load miss the barriers at which rows of the output are quantised",
-            lambda config: not config.kind.is_quantised,
         ),
     ),
     "alone": (

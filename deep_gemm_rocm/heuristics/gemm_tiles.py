@@ -264,19 +264,19 @@ def _large_tiles_of_groups(kind: GemmKind) -> tuple[GemmConfig, ...]:
 def legal_configs(problem: GemmProblem) -> list[GemmConfig]:
     """Every configuration that can be compiled for the problem, its tiles not much larger than need be."""
     found = []
-    for (block_m, block_n), (waves_m, waves_n, waves_k), (schedule, stages, producers) in itertools.product(
+    for (block_m, block_n), (waves_m, waves_n, waves_k), (schedule, stages) in itertools.product(
         itertools.product((16, 32, 64, 128, 256), (16, 32, 48, 64, 128, 256)),
         ((1, 1, 1), (1, 2, 1), (2, 1, 1), (1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 8, 1), (2, 4, 1), (4, 2, 1), (1, 1, 2),
          (1, 1, 4), (1, 1, 8)),
-        (("multistage", 2, 0), ("multistage", 3, 0), ("multistage", 4, 0), ("pingpong", 3, 0), ("producer", 3, 4),
-         ("alone", 2, 0), ("alone", 3, 0), ("alone", 4, 0)),
+        (("multistage", 2), ("multistage", 3), ("multistage", 4), ("pingpong", 3), ("alone", 2), ("alone", 3),
+         ("alone", 4)),
     ):  # fmt: skip
         if block_m > max(16, min(problem.max_block_m, 2 * problem.m)) or block_n > max(32, 2 * problem.n):
             continue
         if problem.kind.grouping == "split_k" and schedule == "alone" and waves_k == 1:
             continue  # these take columns enough for all CUs, and then K isn't split
         with contextlib.suppress(ValueError):
-            config = GemmConfig(block_m, block_n, waves_m, waves_n, stages, schedule, producers, waves_k, problem.kind)
+            config = GemmConfig(block_m, block_n, waves_m, waves_n, stages, schedule, waves_k, problem.kind)
             if config.wave_m * config.wave_n <= _SUMS_OF_WAVE:
                 found.append(config)
     return found

@@ -23,9 +23,9 @@ OF_SCALES_BY_ROWS = tuple(
     if config not in CHOSEN
 )
 
-# Configurations for paths of the headers that no candidate takes: other numbers of stages, a single wave, tiles smaller
-# than a pass of loads, odd numbers of fragments, sums that waves exchange in steps, tiles wider than a block of scales,
-# more waves along K than K-blocks, and schedules that the heuristic doesn't use.
+# Configurations for paths of the headers that no candidate takes: other numbers of stages, a single wave, three waves
+# that load together, tiles smaller than a pass of loads, odd numbers of fragments, sums that waves exchange in steps,
+# tiles wider than a block of scales, and more waves along K than K-blocks.
 OTHERS = (
     GemmConfig(block_m=32, block_n=32, waves_m=1, waves_n=1, num_stages=1),
     GemmConfig(block_m=64, block_n=64, waves_m=2, waves_n=2, num_stages=2, kind=TAIL),
@@ -34,12 +34,7 @@ OTHERS = (
     GemmConfig(block_m=48, block_n=64, waves_m=1, waves_n=2, num_stages=5),
     GemmConfig(block_m=16, block_n=256, waves_m=1, waves_n=8, num_stages=2),
     GemmConfig(block_m=128, block_n=256, waves_m=2, waves_n=4, num_stages=1),
-    GemmConfig(block_m=128, block_n=128, waves_m=2, waves_n=2, num_stages=3, schedule="producer", producer_waves=4),
-    GemmConfig(
-        block_m=64, block_n=64, waves_m=2, waves_n=2, num_stages=4, schedule="producer", producer_waves=4, kind=TAIL
-    ),
-    GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=2, num_stages=3, schedule="producer", producer_waves=2),
-    GemmConfig(block_m=16, block_n=48, waves_m=1, waves_n=3, num_stages=5, schedule="producer", producer_waves=3),
+    GemmConfig(block_m=16, block_n=48, waves_m=1, waves_n=3, num_stages=5),
     GemmConfig(block_m=256, block_n=64, waves_m=4, waves_n=2, num_stages=3, schedule="pingpong", kind=TAIL),
     GemmConfig(block_m=32, block_n=64, waves_m=1, waves_n=1, num_stages=3, schedule="alone", waves_k=4),
     GemmConfig(block_m=48, block_n=32, waves_m=1, waves_n=1, num_stages=2, schedule="alone", waves_k=2, kind=TAIL),
@@ -241,7 +236,7 @@ OF_EVERY_KIND += (
 OF_EVERY_KIND += tuple(
     dataclasses.replace(config, kind=GemmKind(d_type="e4m3", k_tail=config.kind.k_tail))
     for config in OTHERS
-    if config.block_n == 128 and config.block_m <= 128 and config.schedule != "producer"
+    if config.block_n == 128 and config.block_m <= 128
 )
 
 

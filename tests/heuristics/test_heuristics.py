@@ -53,16 +53,6 @@ TALLER = {
         ({"schedule": "pingpong", "num_stages": 2, "waves_m": 4}, "3 stages"),
         ({"schedule": "pingpong", "num_stages": 3}, "8 waves"),
         ({"schedule": "pingpong", "num_stages": 3, "block_m": 128, "waves_m": 1, "waves_n": 8}, "two halves"),
-        ({"schedule": "producer", "num_stages": 3}, "producer_waves"),
-        ({"schedule": "producer", "num_stages": 2, "producer_waves": 4}, "3 stages"),
-        ({"schedule": "producer", "num_stages": 3, "producer_waves": 3}, "divide the others"),
-        ({"schedule": "producer", "num_stages": 3, "producer_waves": 2}, "registers"),
-        ({"schedule": "producer", "num_stages": 3, "producer_waves": 4, "waves_n": 4}, "threads"),
-        (
-            {"schedule": "producer", "num_stages": 3, "producer_waves": 4, "kind": GemmKind(d_type="e4m3")},
-            "waves that only load",
-        ),
-        ({"producer_waves": 2}, "only the producer schedule"),
         ({"waves_k": 0}, "waves_k"),
         ({"waves_k": 2}, "only the alone schedule"),
         ({**ALONE, "block_n": 32, "waves_n": 2}, "one wave"),
@@ -119,8 +109,6 @@ def test_quantised_tiles_have_whole_blocks_of_columns():
 
 def test_names_spell_out_the_configuration():
     assert VALID.kernel_name == "gemm_nt_e4m3_blocks_bf16_64x128x128_w2x2_mfma16_s2_multistage"
-    producer = dataclasses.replace(VALID, schedule="producer", num_stages=3, producer_waves=4)
-    assert producer.kernel_name == "gemm_nt_e4m3_blocks_bf16_64x128x128_w2x2p4_mfma16_s3_producer"
     dealing = dataclasses.replace(VALID, **ALONE)
     assert dealing.kernel_name == "gemm_nt_e4m3_blocks_bf16_16x16x128_w1x1k2_mfma16_s2_alone"
     ordered = dataclasses.replace(VALID, group_m=16)

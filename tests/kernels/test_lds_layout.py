@@ -82,7 +82,7 @@ def loads(config: GemmConfig, *, in_halves: bool = False) -> list[tuple[int, int
     Args:
         in_halves: whether of those operands, of a and b, of whose chunks halves change places, or of the others.
     """
-    threads = (config.producer_waves or config.waves_m * config.waves_n) * WAVE
+    threads = config.waves_m * config.waves_n * WAVE
     parts_of_a, parts_of_b = 1, 1
     if config.schedule == "pingpong":
         parts_of_a, parts_of_b = (1, 2) if config.halves_of_n else (2, 1)

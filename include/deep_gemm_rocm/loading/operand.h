@@ -19,7 +19,7 @@ struct OperandSizes {
   static constexpr int kTileRows = kTileRows_;
   static constexpr int kParts = kParts_;
   static constexpr int kRows = kTileRows / kParts;  // rows of a part
-  static constexpr int kThreads = Resources::kLoadingThreads / kParts;
+  static constexpr int kThreads = Shape::kThreads / kParts;
   // A part has room in LDS for all that its loader's passes store.
   static constexpr int kLdsRows = kParts == 1 ? kRows : round_up(kRows, rows_per_pass(kThreads));
   static constexpr int kRegisterStages = Resources::kRegisterStages;

@@ -22,15 +22,11 @@ template <class Kind_, class Shape_>
 struct ScheduleDefaults {
   using Kind = Kind_;
   using Shape = Shape_;
-  static constexpr int kExtraWaves = 0;   // waves that only help, beside those that compute
   static constexpr int kLastKBlocks = 0;  // K-blocks at the end that epilogue() computes, not k_block()
   static constexpr bool kGoesOnToNextTile = false;  // whether a tile's last K-blocks load the next tile's first ones
 
   template <class State>
   static DG_DEVICE void epilogue(State&, int) {}
-
-  // Whether this wave has sums to store.
-  static DG_DEVICE bool has_sums() { return true; }
 };
 
 // How much of everything a schedule needs. Each derives its own from this.
@@ -39,7 +35,6 @@ struct PipelineResources {
   static constexpr int kLdsStagesOfA = 1;  // K-blocks in LDS at once
   static constexpr int kLdsStagesOfB = 1;
   static constexpr int kRegisterStages = 1;  // K-blocks in flight to registers at once
-  static constexpr int kLoadingThreads = Shape::kThreads;
   static constexpr int kPartsOfA = 1;  // parts of the rows, each loaded by as large a part of the waves
   static constexpr int kPartsOfB = 1;
   static constexpr bool kGoesOn = false;    // see TileLoader
@@ -54,8 +49,6 @@ struct PipelineResources {
 template <class Kind, class Shape, class Resources>
 class PipelineState {
   using Mfma = typename Shape::Mfma;
-  static_assert(Shape::kThreads % Resources::kLoadingThreads == 0,
-                "loaders number their threads modulo kLoadingThreads");
   static_assert(Kind::kWidensA == Kind::kSumsSquares, "only a loader that sums squares widens");
 
   template <class Operand>

@@ -16,7 +16,7 @@ namespace deep_gemm_rocm {
 
 // Threads of a workgroup, and bytes of its LDS.
 template <class Schedule>
-constexpr int kThreads = Schedule::Shape::kThreads * Schedule::Shape::kWavesK + Schedule::kExtraWaves * kWaveSize;
+constexpr int kThreads = Schedule::Shape::kThreads * Schedule::Shape::kWavesK;
 template <class Schedule>
 constexpr int kLdsBytes = max(Schedule::State::kLdsBytes, SumOverWaves<typename Schedule::Shape>::kLdsBytes);
 
@@ -33,7 +33,7 @@ DG_DEVICE void store_tile(const GemmArguments& args, const Tile& tile, const typ
     float* const sums = args.square_sums.data + tile.group * args.square_sums.group_stride + tile.m;
     if (tile.n == 0) state.store_square_sums(sums, tile.stored_rows);
   }
-  if (Schedule::has_sums() && may_store(state.mma)) store_results<Kind, Shape>(args, tile, state.mma, lds);
+  if (may_store(state.mma)) store_results<Kind, Shape>(args, tile, state.mma, lds);
 }
 
 // Computes one tile: loads its first K-blocks, runs the K loop, stores if may_store(sums).
