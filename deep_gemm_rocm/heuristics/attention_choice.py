@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,8 +194,7 @@ def attention_table() -> Finds:
     Raises:
         TableError, OSError: the file can't be used.
     """
-    path = os.environ.get("DG_TUNED_ATTENTION_TABLE") or str(SHIPPED)
-    return session.current().of(Choices).table(AttentionTable, path)
+    return session.current().of(Choices).table(AttentionTable, "DG_TUNED_ATTENTION_TABLE", SHIPPED)
 
 
 def choose_attention(case: AttentionCase) -> AttentionChoice:

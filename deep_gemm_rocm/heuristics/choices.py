@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -53,8 +54,8 @@ class Choices(session.Part):
             if len(self.made) > _MOST_CHOICES:
                 del self.made[next(iter(self.made))]
 
-    def table(self, kind: type[Table[Any]], path: str) -> Finds:
-        """The table in a file, unless something else is asked.
+    def table(self, kind: type[Table[Any]], variable: str, shipped: Path) -> Finds:
+        """The table in the file that an environment variable names, or in ``shipped``, unless something else is asked.
 
         Raises:
             TableError, OSError: the file can't be used.
@@ -62,8 +63,12 @@ class Choices(session.Part):
         replacement = session.current().of(Replacement).table
         if replacement is not None:
             return replacement
+        path = os.environ.get(variable) or str(shipped)
         if (kind, path) not in self._tables:
-            found: Any = kind.read(Path(path))
+            try:
+                found: Any = kind.read(Path(path))
+            except OSError as error:
+                raise OSError(error.errno, f"{variable} can't be read: {error.strerror}", path) from error
             self._tables[kind, path] = found
         return self._tables[kind, path]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +141,8 @@ def _kind_text(kind: GemmKind) -> str:
 
 
 def _parsed_kind(text: str) -> GemmKind:
-    fields = dict(pair.split("=") for pair in text.split())
+    pairs = [pair.partition("=") for pair in text.split()]
+    fields = {name: value for name, _, value in pairs}
     unknown = fields.keys() - _KIND_DEFAULTS
     if unknown:
         raise ValueError(f"a kind has no {', '.join(sorted(unknown))}")
@@ -155,5 +155,4 @@ def table() -> Finds:
     Raises:
         TableError, OSError: the file can't be used.
     """
-    path = os.environ.get("DG_TUNED_TABLE") or str(SHIPPED)
-    return session.current().of(Choices).table(TunedTable, path)
+    return session.current().of(Choices).table(TunedTable, "DG_TUNED_TABLE", SHIPPED)

@@ -73,7 +73,10 @@ def parsed(cls: type, fields: Mapping[str, str]) -> dict[str, Any]:
                 raise ValueError(f"{name} must be True or False, got {fields[name]!r}")
             values[name] = _FLAGS[fields[name]]
         elif name in fields and type_ in (int, float, str):
-            values[name] = type_(fields[name])
+            try:
+                values[name] = type_(fields[name])
+            except ValueError as error:
+                raise ValueError(f"{name} must be a number, got {fields[name]!r}") from error
     return values
 
 
@@ -112,16 +115,18 @@ class Table(Generic[_Row]):
             TableError: the file isn't a table, or a row of it is impossible.
             OSError: it can't be read.
         """
+        rows = []
         with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != cls.columns:
-                raise TableError(f"{path}: expected the columns {', '.join(cls.columns)}")
-            rows = []
-            for fields in reader:
-                try:
-                    rows.append(cls.row.from_fields(fields))
-                except (ValueError, KeyError, TypeError) as error:
-                    raise TableError(f"{path}, line {reader.line_num}: {error}") from error
+            lines = csv.reader(file)
+            try:
+                if tuple(next(lines, ())) != cls.columns:
+                    raise ValueError(f"expected the columns {', '.join(cls.columns)}")
+                for line in lines:
+                    if len(line) != len(cls.columns):
+                        raise ValueError(f"expected {len(cls.columns)} columns, got {len(line)}")
+                    rows.append(cls.row.from_fields(dict(zip(cls.columns, line, strict=True))))
+            except (csv.Error, KeyError, TypeError, ValueError) as error:
+                raise TableError(f"{path}, line {max(lines.line_num, 1)}: {error}") from error
         return cls(rows)
 
     def write(self, path: Path) -> None:

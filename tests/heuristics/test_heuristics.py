@@ -228,7 +228,9 @@ def test_a_table_survives_a_file(tmp_path, row):
         ({"block_m": "48"}, "divide the tile"),
         ({"schedule": "magic"}, "schedule"),
         ({"kind": "colour=red"}, "colour"),
-        ({"m": "many"}, "many"),
+        ({"kind": "zzz"}, "a kind has no zzz"),
+        ({"m": "many"}, "m must be a number, got 'many'"),
+        ({"clock_mhz": "1e3"}, "clock_mhz must be a number, got '1e3'"),
         ({"simulated": "maybe"}, "simulated"),
         ({"splits": "0"}, "splits"),
         ({"splits": "2", "kind": "grouping=masked"}, "dense"),
@@ -247,6 +249,31 @@ def test_tables_of_other_columns_are_refused(tmp_path):
     (tmp_path / "table.csv").write_text("m,n,k\n1,2,3\n")
     with pytest.raises(TableError, match="expected the columns"):
         TunedTable.read(tmp_path / "table.csv")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text[: text.rindex(b",")], r"line 2: expected 20 columns, got 19"),
+        (lambda text: text.rstrip() + b",1", r"line 2: expected 20 columns, got 21"),
+        (lambda text: b"\xff\xfe" + text, r"line 1: .*can't decode"),
+        (lambda text: b"", r"line 1: expected the columns"),
+    ],
+    ids=["cut off", "too long", "no text", "empty"],
+)
+def test_damaged_tables_are_refused(tmp_path, row, damage, message):
+    path = tmp_path / "table.csv"
+    write(path, row)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(TableError, match=message) as error:
+        TunedTable.read(path)
+    assert str(path) in str(error.value)
+
+
+def test_a_table_that_is_not_there_is_told_by_its_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("DG_TUNED_TABLE", str(tmp_path / "absent.csv"))
+    with pytest.raises(FileNotFoundError, match=r"DG_TUNED_TABLE can't be read: .*absent\.csv"):
+        choose_gemm_config(GemmKind(), 64, 256, 1024)
 
 
 def test_a_row_serves_problems_of_as_many_tiles(row):
