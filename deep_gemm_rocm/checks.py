@@ -111,17 +111,26 @@ def check_is_tensor(name: str, tensor: object) -> None:
 def check_tensor(name: str, tensor: torch.Tensor) -> None:
     """
     Raises:
-        TypeError, ValueError: ``tensor`` is not a strided torch tensor, is a lazily negated view, or its storage was
-            resized or freed, which torch itself doesn't notice.
+        TypeError, ValueError: ``tensor`` is not a strided torch tensor, only stands for one (``FakeTensorMode``), is a
+            lazily negated view, or its storage was resized or freed, which torch itself doesn't notice.
     """
     check_is_tensor(name, tensor)
     if tensor.layout != torch.strided:
         raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
     if torch.compiler.is_compiling():
         return  # traced tensors have no storage
+    _check_has_values(name, tensor)
     check_storage(name, tensor)
     if tensor.is_neg():
         raise ValueError(f"{name} must hold its own values, got a lazily negated view; .resolve_neg() it")
+
+
+def _check_has_values(name: str, tensor: torch.Tensor) -> None:
+    if tensor.untyped_storage().device.type != tensor.device.type:
+        raise TypeError(
+            f"{name} must have values, got a {type(tensor).__name__}; of FakeTensorMode's tensors, only the operators "
+            "in torch.ops.deep_gemm_rocm can tell what results look like"
+        )
 
 
 def check_storage(name: str, tensor: torch.Tensor) -> None:

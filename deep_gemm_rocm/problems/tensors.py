@@ -46,7 +46,7 @@ def meta_of(name: str, tensor: Any) -> TensorMeta:
 
 def check_plain(name: str, tensor: Any) -> None:
     """Checks that an argument is a tensor with strides and values of its own, and that no gradient is asked for."""
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_neg():
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.is_neg():
         check_tensor(name, tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(

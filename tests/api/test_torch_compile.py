@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.api.torch_ops import OPERATORS
@@ -523,6 +524,13 @@ def test_what_is_added_may_be_the_output_itself(backend):
     result = torch.compile(gradient, fullgraph=True, backend=backend)(a, b, d)
     assert_accurate(d, gemm_reference(a, b, c=before, recipe=(1, 1, 128)))
     assert torch.equal(result, d + 1)
+
+
+@pytest.mark.parametrize("function", [dg.per_token_cast_to_fp8, lambda x: dg.bf16_gemm_nt(x, x, x.new_empty(40, 40))])
+def test_tensors_without_values_are_refused(function):
+    """Or a kernel would get their addresses, which are 0."""
+    with FakeTensorMode(), pytest.raises(TypeError, match="must have values, got a FakeTensor"):
+        function(torch.zeros(40, 256, dtype=torch.bfloat16))
 
 
 def test_an_exported_program_calls_the_operator():
