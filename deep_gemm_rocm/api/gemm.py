@@ -156,14 +156,20 @@ def fp8_gemm_nn(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[Non
 @launches
 @takes_arguments_of(fp8_gemm_nt, compiled_dims="mn")
 def fp8_gemm_tn(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
-    """``fp8_gemm_nt`` with ``a`` and ``b`` transposed: [K, M] and [K, N], scales likewise. See ``fp8_gemm_nn``."""
+    """``fp8_gemm_nt`` with ``a`` and ``b`` transposed: [K, M] and [K, N], scales likewise.
+
+    If M is contiguous, it must be a multiple of 4, and so must N. See ``fp8_gemm_nn``.
+    """
     return describing(fp8_gemm_nt)(transposed_pair("a", a), transposed_pair("b", b), *others, **options)
 
 
 @launches
 @takes_arguments_of(fp8_gemm_nt, compiled_dims="mn")
 def fp8_gemm_tt(a: Pair, b: Pair, *others: Any, **options: Any) -> Described[None]:
-    """``fp8_gemm_nt`` with ``a`` transposed: [K, M], scales likewise. See ``fp8_gemm_nn``."""
+    """``fp8_gemm_nt`` with ``a`` transposed: [K, M], scales likewise.
+
+    If M is contiguous, it must be a multiple of 4. See ``fp8_gemm_nn``.
+    """
     return describing(fp8_gemm_nt)(transposed_pair("a", a), b, *others, **options)
 
 
