@@ -101,6 +101,8 @@ def pack_ue8m0_to_int(x: torch.Tensor) -> torch.Tensor:
         raise TypeError(f"x must be float32, got {x.dtype}")
     if not x.dim() or x.shape[-1] % EXPONENTS_IN_INT:
         raise ValueError(f"x must have a multiple of {EXPONENTS_IN_INT} columns, got shape {tuple(x.shape)}")
+    if not x.numel():
+        return x.new_empty(*x.shape[:-1], x.shape[-1] // EXPONENTS_IN_INT, dtype=torch.int32)
     bits = x.contiguous().view(torch.int32)
     if not x.is_meta and ((bits < 0) | (bits & _FRACTION != 0)).any():
         raise ValueError("x must be powers of two; ceil_to_ue8m0 makes them")

@@ -219,6 +219,7 @@ def test_powers_of_two():
     expected = [-126, -126, -126, -125, 0, 1, 2, 2, 127, 127, 127, 127]
     powers = dg.ceil_to_ue8m0(x)
     assert torch.equal(powers, torch.tensor([2.0**exponent for exponent in expected]))
+    assert dg.pack_ue8m0_to_int(powers.view(3, 4)[:, :0]).shape == (3, 0)
     packed = dg.pack_ue8m0_to_int(powers)
     assert packed.view(torch.uint8).tolist() == [exponent + 127 for exponent in expected]
     assert torch.equal(dg.unpack_ue8m0_from_int(packed), powers)
