@@ -21,9 +21,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--sim-baseline", metavar="FILE", help="compare simulated times with those in this file")
     group.addoption("--sim-update", action="store_true", help="write simulated times into the baseline instead")
     group.addoption(
-        "--sim-tolerance", type=float, default=3, metavar="PERCENT", help="how much longer a launch may take (3)"
+        "--sim-tolerance", type=_percent, default=3, metavar="PERCENT", help="how much longer a launch may take (3)"
     )
     parser.addini("sim_baseline", "the baseline of simulated times, relative to the folder of this file")
+
+
+def _percent(text: str) -> float:
+    number = float(text)
+    if not number >= 0:
+        raise ValueError(f"expected a percentage from 0 on, got {text}")
+    return number
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -211,7 +211,10 @@ def compare(
     before: Annotated[Path, typer.Argument(help="Measurements that sim profile --json wrote.", dir_okay=False)],
     after: Annotated[Path, typer.Argument(help="Those of the same launches after a change.", dir_okay=False)],
     tolerance: Annotated[
-        float | None, typer.Option(help="Exit with status 1 if a launch takes so many percent longer, or is missing.")
+        float | None,
+        typer.Option(
+            help="Exit with status 1 if a launch takes so many percent longer, or is missing.", callback=_percent
+        ),
     ] = None,
 ) -> None:
     """Show what changed for each kernel between two files of sim profile --json: times, stalls, registers, occupancy,
@@ -323,6 +326,12 @@ def opcodes(
             typer.echo(" ".join(fields).rstrip())
 
 
+def _percent(number: float | None) -> float | None:
+    if number is not None and not number >= 0:
+        raise typer.BadParameter(f"expected a percentage from 0 on, got {number:g}")
+    return number
+
+
 def _console() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
@@ -365,8 +374,9 @@ class _Program:
             return cls(image, kernel)
         names = simulator.kernel_names(image)
         if len(names) != 1:
-            known = f": the file has {', '.join(sorted(names.values()))}" if names else ""
-            raise ValueError(f"name the kernel with --kernel{known}")
+            if not names:
+                raise ValueError(f"{path} has no kernels: it is no code object, and its name isn't that of HIP source")
+            raise ValueError(f"name the kernel with --kernel: the file has {', '.join(sorted(names.values()))}")
         return cls(image, next(iter(names.values())))
 
 

@@ -146,3 +146,5 @@ def test_run_compiles_on_the_way(tmp_path: Path, source: Path) -> None:
     done = sim("run", source, "--arg", "float32[64]=2")
     assert done.exit_code == 1
     assert "name the kernel with --kernel: the file has shapes::grow<float, 2>," in done.output
+    (nothing := tmp_path / "nothing").write_text("something else")
+    assert f"{nothing.name} has no kernels: it is no code object" in sim("disasm", nothing).output.replace("\n", "")

@@ -68,6 +68,10 @@ def test_what_changed_is_told(tmp_path):
     assert any(fact.startswith("    clocks waited: wait_memory ") for fact in facts)
     assert compare(before, after, "--tolerance", 10).exit_code == 1
     assert compare(after, before, "--tolerance", 10).exit_code == 0
+    for wrong in ("nan", "-1"):
+        done = compare(before, after, "--tolerance", wrong)
+        assert done.exit_code == 2
+        assert f"expected a percentage from 0 on, got {wrong}" in done.output
 
 
 def test_launches_are_kept_beside_others_in_a_file(tmp_path):
