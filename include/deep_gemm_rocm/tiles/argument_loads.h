@@ -50,8 +50,8 @@ template <class Shape, class Order, int kBand>
 constexpr bool kIsDense<DenseTiles<Shape, Order, kBand>> = true;
 
 // Whether the first arguments stay in scalar registers after the first tile, so that no wave waits for them between
-// overlapping tiles: 4096x32768x512 takes 137.0 µs so, simulated, sustained, and 139.7 otherwise. Groups, results that
-// take more than rounding, and waves of many columns need the registers.
+// overlapping tiles: 4096x32768x512 takes 77.5 µs so, simulated, and 79.0 otherwise. Groups, results that take more
+// than rounding, and waves of many columns need the registers.
 template <class Schedule, class TileSource>
 constexpr bool kKeepsArguments = kIsDense<TileSource> && Schedule::Shape::kWaveN <= 64 &&
                                  kStreamsResults<typename Schedule::Kind, typename Schedule::Shape>;
@@ -63,6 +63,23 @@ DG_DEVICE decltype(auto) arguments_of_next_tile(const First& first) {
     return first.with(gemm_arguments());
   } else {
     return gemm_arguments();
+  }
+}
+
+// Loads the arguments that operands and scales of such a tile take at once, as load_arguments_of_tile() does.
+template <class Schedule, class TileSource>
+DG_DEVICE void load_arguments_of_operands(const GemmArguments& args) {
+  constexpr bool kHasScales = Schedule::Kind::kScaling != Scaling::kNone;
+  if constexpr (!kKeepsArguments<Schedule, TileSource> && kHasScales) {
+    asm volatile("" ::"s"(args.n), "s"(args.k), "s"(args.a.data), "s"(args.a.stride), "s"(args.b.data),
+                 "s"(args.b.stride), "s"(args.sfa.data), "s"(args.sfa.row_stride), "s"(args.sfa.k_block_stride),
+                 "s"(args.sfb.data), "s"(args.sfb.row_stride), "s"(args.sfb.k_block_stride));
+  } else if constexpr (!kKeepsArguments<Schedule, TileSource>) {
+    asm volatile("" ::"s"(args.n), "s"(args.k), "s"(args.a.data), "s"(args.a.stride), "s"(args.b.data),
+                 "s"(args.b.stride));
+  } else if constexpr (kHasScales) {
+    asm volatile("" ::"s"(args.sfa.data), "s"(args.sfa.row_stride), "s"(args.sfa.k_block_stride), "s"(args.sfb.data),
+                 "s"(args.sfb.row_stride), "s"(args.sfb.k_block_stride));
   }
 }
 

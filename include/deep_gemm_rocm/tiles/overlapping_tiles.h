@@ -91,6 +91,7 @@ struct TileRun {
   // From here on, loads are those of the next tile.
   DG_DEVICE void begin_loads(State& state, const Tile& next) const {
     const GemmArguments& args = arguments_of_next_tile<Schedule, TileSource>(first);
+    load_arguments_of_operands<Schedule, TileSource>(args);
     const TileOperands operands = tile_operands<Kind, Shape>(args, next);
     state.begin_loads(operands);
     state.begin_scales(tile_scales<Kind, Shape>(args, next), operands);
