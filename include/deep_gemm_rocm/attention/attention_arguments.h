@@ -17,8 +17,8 @@ struct HeadsTensor {
   }
 };
 
-// What each factor of FP8 keys and values belongs to. Factors of heads may differ between sequences and blocks of 128
-// tokens, too.
+// FP8 keys and values have no factors, a factor for each head, or a factor for each token. Factors of heads may differ
+// between sequences and blocks of 128 tokens, too.
 enum class Factors { kNone, kHeads, kTokens };
 
 // Factors of FP8 values, for each head and block of tokens of a sequence, or of a page. The stride of what they don't

@@ -120,7 +120,7 @@ __HIP_B __hip_bfloat16 __habs(__hip_bfloat16 x) { return __ushort_as_bfloat16((u
 __HIP_B __hip_bfloat16 __hfma(__hip_bfloat16 x, __hip_bfloat16 y, __hip_bfloat16 z) {
   return __hip_bfloat16(__builtin_fmaf(float(x), float(y), float(z)));
 }
-// Of a number and a NaN, the number; -0 is less than +0. The forms with _nan give the NaN.
+// Beside a NaN, the number is the result; -0 is less than +0. The forms with _nan give the NaN.
 __HIP_B __hip_bfloat16 __hmin(__hip_bfloat16 x, __hip_bfloat16 y) {
   return __ushort_as_bfloat16((unsigned short)(__builtin_bit_cast(unsigned, __builtin_fminf(x, y)) >> 16));
 }

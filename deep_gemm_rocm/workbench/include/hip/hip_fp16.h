@@ -118,7 +118,7 @@ __HIP_H __half __hdiv(__half x, __half y) { return x / y; }
 __HIP_H __half __hneg(__half x) { return -x; }
 __HIP_H __half __habs(__half x) { return __half(__builtin_fabsf16(x.data)); }
 __HIP_H __half __hfma(__half x, __half y, __half z) { return __half(__builtin_fmaf16(x.data, y.data, z.data)); }
-// Of a number and a NaN, the number; -0 is less than +0. The forms with _nan give the NaN.
+// Beside a NaN, the number is the result; -0 is less than +0. The forms with _nan give the NaN.
 __HIP_H __half __hmin(__half x, __half y) { return __half(__builtin_fminf16(x.data, y.data)); }
 __HIP_H __half __hmax(__half x, __half y) { return __half(__builtin_fmaxf16(x.data, y.data)); }
 __HIP_H __half __hmin_nan(__half x, __half y) { return x != x ? x : y != y ? y : __hmin(x, y); }

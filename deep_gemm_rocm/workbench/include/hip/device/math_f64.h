@@ -136,7 +136,7 @@ __HIP_M Circle circle(double x) {
   const Circle at = circle(reduce(x));
   return {x == 0 ? x : at.sin, at.cos};  // The sign of zero stays.
 }
-// At x * pi. Zeros of the sine have the sign of x.
+// The circle at x * pi. Zeros of the sine have the sign of x.
 __HIP_M Circle circle_pi(double x) {
   const double half_turns = __builtin_rint(2 * x), turn = half_turns - 4 * __builtin_floor(half_turns * 0.25);
   const double rest = __builtin_fma(-0.5, half_turns, x) * 3.14159265358979323846;
@@ -149,13 +149,22 @@ __HIP_M Circle circle_pi(double x) {
 struct Sum {
   double head, tail;
 };
+// x = power * ln(2) + rest
+struct Exponent {
+  double rest;
+  int power;
+};
+__HIP_M Exponent reduce_exponent(double x) {
+  const double power = __builtin_rint(x * 0x1.71547652b82fep+0);
+  const double rest = __builtin_fma(-power, 0x1.abc9e3b39803fp-56, __builtin_fma(-power, 0x1.62e42fefa39efp-1, x));
+  return {rest, int(power)};
+}
 // 2^shift * exp(x + tail) with a small tail; only the result overflows.
 __HIP_M double scaled_exp(double x, double tail, int shift) {
   if (x > 800) return __builtin_inf();
   if (x < -800) return 0;
-  const double power = __builtin_rint(x * 0x1.71547652b82fep+0);
-  const double rest = __builtin_fma(-power, 0x1.abc9e3b39803fp-56, __builtin_fma(-power, 0x1.62e42fefa39efp-1, x));
-  return __builtin_ldexp(1.0 + expm1_near_zero(rest + tail), int(power) + shift);
+  const Exponent of_x = reduce_exponent(x);
+  return __builtin_ldexp(1.0 + expm1_near_zero(of_x.rest + tail), of_x.power + shift);
 }
 }  // namespace __hip_math
 
@@ -165,10 +174,9 @@ __HIP_M double expm1(double x) {
   if (__builtin_fabs(x) < 0.34) return __hip_math::expm1_near_zero(x);
   if (x > 710) return __builtin_inf();
   if (x < -40) return -1;
-  const double power = __builtin_rint(x * 0x1.71547652b82fep+0);
-  const double rest = __builtin_fma(-power, 0x1.abc9e3b39803fp-56, __builtin_fma(-power, 0x1.62e42fefa39efp-1, x));
-  const double sum = __hip_math::expm1_near_zero(rest) + (1.0 - __builtin_ldexp(1.0, -int(power)));
-  return __builtin_ldexp(sum, int(power));
+  const __hip_math::Exponent of_x = __hip_math::reduce_exponent(x);
+  const double sum = __hip_math::expm1_near_zero(of_x.rest) + (1.0 - __builtin_ldexp(1.0, -of_x.power));
+  return __builtin_ldexp(sum, of_x.power);
 }
 __HIP_M double exp2(double x) {
   if (x > 1025) return __builtin_inf();
@@ -275,7 +283,7 @@ __HIP_M void sincospi(double x, double* sin, double* cos) {
   *sin = at.sin;
   *cos = at.cos;
 }
-// Less 0, pi / 4 or pi / 2, so that the series of arctan sees at most tan(pi / 8).
+// The angle is 0, pi / 4 or pi / 2 and a rest, so that the series of arctan sees at most tan(pi / 8).
 __HIP_M double atan(double x) {
   const double size = __builtin_fabs(x);
   const bool is_middle = size > 0.41421356237309505, is_large = size > 2.41421356237309505;

@@ -7,7 +7,7 @@
 #define __HIP_M __HIP_INLINE_DEVICE__
 
 namespace __hip_math {
-// By long division, of which fmod leaves the last three bits of the quotient.
+// Long division; fmod leaves the last three bits of the quotient to it.
 __HIP_M double remquo(double x, double y, int* quotient) {
   const double divisor = __builtin_fabs(y);
   double rest = __builtin_fabs(x);
