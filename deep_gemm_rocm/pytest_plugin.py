@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _percent(text: str) -> float:
     number = float(text)
     if not number >= 0:
-        raise ValueError(f"expected a percentage from 0 on, got {text}")
+        raise argparse.ArgumentTypeError(f"expected a percentage from 0 on, got {text}")
     return number
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,26 +68,25 @@ class Result:
 
 
 def run(
-    op: str, shapes: Iterable[AnyShape], baselines: Sequence[str], sampling: Sampling, report: Callable[[str], None]
+    op: str, shape: AnyShape, baselines: Sequence[str], sampling: Sampling, report: Callable[[str], None]
 ) -> Iterator[Result]:
-    """Measures this package's kernel and the baselines on each shape, and checks what they compute.
+    """Measures this package's kernel and the baselines on a shape, and checks what they compute.
 
     Raises:
-        ImpossibleShapeError: the operation can't be computed for a shape.
+        ImpossibleShapeError: the operation can't be computed for the shape.
         WrongResultError: a result of this package's kernel is wrong.
     """
-    for shape in shapes:
-        report(f"{op} {shape}: inputs")
-        try:
-            problem = operations.make(op, shape, hip.runtime().tensor_device)
-            report(f"{op} {shape}: {OURS}")
-            timing, error = _measured(problem, type(problem).run, sampling, None)
-        except (TypeError, ValueError) as refused:
-            raise ImpossibleShapeError(f"{op} {shape}: {refused}") from refused
-        yield _result(problem, OURS, ", ".join(kernel_names(problem)), timing=timing, error=error)
-        for name in baselines:
-            report(f"{op} {shape}: {name}")
-            yield _baseline(problem, name, sampling)
+    report(f"{op} {shape}: inputs")
+    try:
+        problem = operations.make(op, shape, hip.runtime().tensor_device)
+        report(f"{op} {shape}: {OURS}")
+        timing, error = _measured(problem, type(problem).run, sampling, None)
+    except (TypeError, ValueError) as refused:
+        raise ImpossibleShapeError(f"{op} {shape}: {refused}") from refused
+    yield _result(problem, OURS, ", ".join(kernel_names(problem)), timing=timing, error=error)
+    for name in baselines:
+        report(f"{op} {shape}: {name}")
+        yield _baseline(problem, name, sampling)
 
 
 def _result(problem: AnyProblem, by: str, how: str, **more: object) -> Result:

@@ -128,7 +128,7 @@ def _measured(
             of_op: list[Result] = []
             for shape in some:
                 try:
-                    for result in suite.run(op, [shape], baselines, sampling, status.update):
+                    for result in suite.run(op, shape, baselines, sampling, status.update):
                         of_op.append(result)
                         if not console.is_terminal:  # where nobody sees the status
                             console.print(report.line(result))

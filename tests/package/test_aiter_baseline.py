@@ -91,7 +91,7 @@ def checkout(tmp_path, monkeypatch, code_object) -> Path:
 
 
 def results(op: str = "fp8_gemm_nt", shape: Shape = SHAPE) -> suite.Result:
-    _, result = suite.run(op, [shape], ["aiter"], ONCE, lambda _: None)
+    _, result = suite.run(op, shape, ["aiter"], ONCE, lambda _: None)
     return result
 
 

@@ -201,7 +201,7 @@ def test_work_of_attention(device):
 @pytest.mark.slow
 def test_suite_measures_attention_beside_triton():
     shape = shapes.parse("1x128x128x2x1x64", AttentionShape)
-    ours, triton, rocblas = suite.run("flash_attention", [shape], ["triton", "rocblas"], ONCE, lambda _: None)
+    ours, triton, rocblas = suite.run("flash_attention", shape, ["triton", "rocblas"], ONCE, lambda _: None)
     assert ours.how == "flash_attention_bf16_d64x64_q64_mfma16"
     assert ours.timing.median_us > 0
     assert (triton.timing is None) == (importlib.util.find_spec("triton") is None), triton.missing
@@ -244,7 +244,7 @@ def test_baselines_are_checked_and_the_fastest_candidate_counts(monkeypatch, dev
     monkeypatch.setitem(BASELINES, "good", Baseline(lambda _: "", lambda _: ways))
     monkeypatch.setitem(BASELINES, "wrong", Baseline(lambda _: "", lambda _: [("wrong", wrong)]))
     monkeypatch.setitem(BASELINES, "absent", Baseline(lambda _: "isn't installed", lambda _: []))
-    results = list(suite.run("fp8_gemm_nt", [DENSE], ["good", "wrong", "absent"], ONCE, lambda _: None))
+    results = list(suite.run("fp8_gemm_nt", DENSE, ["good", "wrong", "absent"], ONCE, lambda _: None))
     ours, good, wrong_one, absent = results
     assert ours.by == suite.OURS
     assert ours.how.startswith("gemm_nt_e4m3_blocks_bf16")
@@ -264,7 +264,7 @@ def test_dense_baseline_has_the_rows_of_all_groups(op, dense_op, device):
     dense = BASELINES["dense"].instead(grouped)
     assert dense.flops == grouped.flops
     assert dense.d.shape == (sum(grouped.group_sizes), 128)
-    ours, result = suite.run(op, [GROUPED], ["dense"], ONCE, lambda _: None)
+    ours, result = suite.run(op, GROUPED, ["dense"], ONCE, lambda _: None)
     assert (result.op, result.shape, result.flops) == (op, GROUPED, ours.flops)
     assert result.bytes == dense.bytes < ours.bytes
     assert result.how.startswith(f"{dense_op} {dense.shape}: gemm_nt_")
@@ -281,7 +281,7 @@ def test_dense_baseline_is_checked(monkeypatch):
             problem.d[1, 2] = 1000
 
     monkeypatch.setattr(problems.Problem, "run", wrong)
-    ours, dense = suite.run("m_grouped_fp8_gemm_nt_masked", [GROUPED], ["dense"], ONCE, lambda _: None)
+    ours, dense = suite.run("m_grouped_fp8_gemm_nt_masked", GROUPED, ["dense"], ONCE, lambda _: None)
     assert ours.timing
     assert dense.timing is None
     assert "WrongResultError" in dense.missing
@@ -523,7 +523,7 @@ def test_a_baselines_returned_result_is_what_is_checked(monkeypatch, device):
     ways = {"right": returning, "wrong": lambda problem: returning(problem, 1000.0)}
     for name, way in ways.items():
         monkeypatch.setitem(BASELINES, name, Baseline(lambda _: "", lambda _, way=way: [("one", way)]))
-    _, right, wrong = suite.run("fp8_gemm_nt", [DENSE], ["right", "wrong"], ONCE, lambda _: None)
+    _, right, wrong = suite.run("fp8_gemm_nt", DENSE, ["right", "wrong"], ONCE, lambda _: None)
     assert right.timing
     assert right.error <= 1
     assert "1 of" in wrong.missing
@@ -601,7 +601,7 @@ def test_the_picture_needs_matplotlib(tmp_path, monkeypatch):
 
 
 def test_scales_by_rows_give_the_same_bits_from_other_strides():
-    ours, by_rows = suite.run("fp8_gemm_nt", [DENSE], ["row_scales"], ONCE, lambda _: None)
+    ours, by_rows = suite.run("fp8_gemm_nt", DENSE, ["row_scales"], ONCE, lambda _: None)
     assert by_rows.how == ours.how
     assert by_rows.error == ours.error
     assert by_rows.timing.microseconds > 0
@@ -613,8 +613,8 @@ def test_scales_by_rows_give_the_same_bits_from_other_strides():
 
 
 def test_unchecked_times_are_those_of_checked_runs():
-    (checked,) = suite.run("fp8_gemm_nt", [DENSE], [], ONCE, lambda _: None)
-    (unchecked,) = suite.run("fp8_gemm_nt", [DENSE], [], dataclasses.replace(ONCE, check=False), lambda _: None)
+    (checked,) = suite.run("fp8_gemm_nt", DENSE, [], ONCE, lambda _: None)
+    (unchecked,) = suite.run("fp8_gemm_nt", DENSE, [], dataclasses.replace(ONCE, check=False), lambda _: None)
     assert unchecked.error is None
     assert unchecked.timing == checked.timing
 

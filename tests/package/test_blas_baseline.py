@@ -134,7 +134,7 @@ def named(library, monkeypatch) -> None:
 
 
 def results(name: str, op: str, shape: Shape = SHAPE) -> suite.Result:
-    _, result = suite.run(op, [shape], [name], Sampling(1, 0, 0), lambda _: None)
+    _, result = suite.run(op, shape, [name], Sampling(1, 0, 0), lambda _: None)
     return result
 
 
