@@ -70,7 +70,7 @@ def rows(steps: Iterator[Step]) -> Iterator[str]:
     for what, op, text in steps:
         if (op, text) not in measured:
             shape = OPERATIONS[op].parse(text)
-            results = list(suite.run(op, [shape], ["triton"], Sampling(1, 0, 0, check=False), lambda _: None))
+            results = list(suite.run(op, shape, ["triton"], Sampling(1, 0, 0, check=False), lambda _: None))
             if missing := [result.missing for result in results if result.timing is None]:
                 raise SystemExit(f"{op} {text}: {missing[0]}")
             measured[op, text] = [result.timing.microseconds for result in results if result.timing]
