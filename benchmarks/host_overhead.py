@@ -33,7 +33,7 @@ from deep_gemm_rocm import jit
 from deep_gemm_rocm.benchmarks import problems
 from deep_gemm_rocm.benchmarks.shapes import Shape
 from deep_gemm_rocm.launch import repeated
-from deep_gemm_rocm.problems import attention
+from deep_gemm_rocm.problems import sequences
 from deep_gemm_rocm.runtime import hip, session
 
 _CALLS, _ROUNDS = 100, 300
@@ -125,8 +125,8 @@ def launching_nothing() -> Iterator[None]:
     nothing = ctypes.CDLL("libm.so.6").fegetround  # 0, as dg_launch returns
     nothing.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     before = {kernel: kernel.entry_point for kernel in jit.loaded()}
-    checks = attention._check_used_pages, attention._check_ends
-    attention._check_used_pages = attention._check_ends = lambda *_: None
+    checks = sequences._check_used_pages, sequences._check_ends
+    sequences._check_used_pages = sequences._check_ends = lambda *_: None
     runtime.relaunch = lambda launches, tensors, used: runtime.launch_all(launches, 0)  # type: ignore[method-assign]
     runtime.running = lambda tensors: contextlib.nullcontext()  # type: ignore[attr-defined]
     for kernel in before:
@@ -136,7 +136,7 @@ def launching_nothing() -> Iterator[None]:
         yield
     finally:
         forget_calls()
-        attention._check_used_pages, attention._check_ends = checks
+        sequences._check_used_pages, sequences._check_ends = checks
         del runtime.relaunch, runtime.running
         for kernel, entry_point in before.items():
             kernel.entry_point = entry_point

@@ -22,21 +22,11 @@ from ..launch.attention import Dealt, flash_attention_launch, flash_decode_launc
 from ..launch.families import Differing, Size
 from ..launch.repeated import Described, launches_of_rows, launches_of_sizes
 from ..problems.arguments import Argument, Arguments
-from ..problems.attention import (
-    LATENT_FP8_DTYPES,
-    LATENT_RUN_TOKENS,
-    MAX_SPLITS,
-    Attention,
-    Decode,
-    Latent,
-    check_attention,
-    check_dealt,
-    check_decode,
-    check_latent_decode,
-    check_splits,
-    check_window,
-    compiled_page_size,
-)
+from ..problems.attention import Attention, check_attention
+from ..problems.decode import MAX_SPLITS, Decode, check_dealt, check_decode, check_splits
+from ..problems.heads import check_window
+from ..problems.latent import LATENT_FP8_DTYPES, LATENT_RUN_TOKENS, Latent, check_latent_decode
+from ..problems.sequences import compiled_page_size
 from ..runtime import settings
 
 if TYPE_CHECKING:

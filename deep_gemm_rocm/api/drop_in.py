@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 import torch
 
 from ..checks import check_int, check_tensor
-from ..problems.attention import check_data
 from ..problems.gemm_kind import Epilogue
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
 from ..problems.recipe import check_ints
+from ..problems.tensors import check_data
 from .casts import NO_UE8M0, get_mn_major_tma_aligned_tensor
 from .gemm import check_alpha
 from .mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits

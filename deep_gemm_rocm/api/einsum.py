@@ -14,9 +14,9 @@ from ..launch.launch import Launch
 from ..launch.repeated import Described, launches
 from ..problems.gemm import check_gemm
 from ..problems.layout import Pair, ceil_div
+from ..problems.matrices import FP8_DTYPES
 from ..problems.operands import permuted, permuted_pair
 from ..problems.recipe import Recipe, check_recipe, flat_recipe
-from ..problems.tensors import FP8_DTYPES
 from ..runtime import settings
 
 _FORMS = ("bhr,hdr->bhd", "bhd,hdr->bhr", "bhd,bhr->hdr", "bmk,bnk->mn")

@@ -21,8 +21,8 @@ from ..problems.cast import FP8_MAX, check_row, check_size
 from ..problems.experts import Experts, check_experts
 from ..problems.four_bits import FOUR_BIT_DTYPES, forms_of_scales, type_of_data
 from ..problems.gemm_kind import Gemm, GemmKind
-from ..problems.layout import FP8, SCALE_BLOCK, Pair, ceil_div, data_and_scales, mn_major_strides
-from ..problems.tensors import TYPES, meta_of
+from ..problems.layout import FP8, SCALE_BLOCK, TYPES, Pair, ceil_div, data_and_scales, mn_major_strides
+from ..problems.matrices import meta_of
 from ..runtime import settings
 from .casts import new_scales_of_rows
 

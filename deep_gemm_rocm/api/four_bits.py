@@ -11,14 +11,13 @@ from collections.abc import Callable
 import torch
 
 from ..checks import check_int, check_tensor
-from ..problems.attention import check_one_device
 from ..problems.four_bits import E8M0_DTYPES
-from ..problems.layout import SCALE_BLOCK, ceil_div
+from ..problems.layout import FP8, SCALE_BLOCK, ceil_div
+from ..problems.tensors import check_one_device
 from ..runtime.arrays import through_host
 from .fp4 import FP4_VALUES, unpack_codes
 from .int4 import INT4_ZERO, groups_of_columns, in_one_layout, values_of_scale
 
-_FP8 = torch.float8_e4m3fnuz
 _LARGEST_EXPONENT = 7  # the largest magnitude of a block becomes 128 to 240, the largest of FP8
 _E8M0_NAN = 255
 _EXPONENT_SHIFT, _BITS_OF_LEAST = 23, 1 << 22  # of fp32; 2^-127 is subnormal there
@@ -158,4 +157,4 @@ def _in_fp8(values: torch.Tensor, factors: torch.Tensor, scale_rows: int) -> tup
     scales = torch.ldexp(factor, exponents - _LARGEST_EXPONENT).clamp_min(_LEAST_SCALE)
     scales = scales.masked_fill(magnitude * factor == 0, 1.0)
     of_blocks = scales.repeat_interleave(scale_rows, 0)[:n].repeat_interleave(SCALE_BLOCK, 1)[:, :k]
-    return (values * (factors / of_blocks)).to(_FP8), scales
+    return (values * (factors / of_blocks)).to(FP8), scales

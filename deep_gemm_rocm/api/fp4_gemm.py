@@ -14,8 +14,8 @@ from ..problems.four_bits import check_narrow, has_scales_of_groups, is_four_bit
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import GROUP, Epilogue
 from ..problems.layout import Pair, data_and_scales
+from ..problems.matrices import FP8_DTYPES
 from ..problems.recipe import VECTORS, Recipe, check_recipe, check_recipe_of_four_bits
-from ..problems.tensors import FP8_DTYPES
 from .gemm import check_alpha, described_fp8_gemm, fp8_gemm_nn, fp8_gemm_tn, fp8_gemm_tt, launch_dense
 from .grouped import (
     launch_contiguous,

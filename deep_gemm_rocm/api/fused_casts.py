@@ -8,7 +8,6 @@ from ..checks import check_bool, check_int, check_positive
 from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes, needs_clamp
 from ..launch.cast import cast_launch, row_cast_launch
 from ..launch.repeated import Described, launches_of_rows
-from ..problems.attention import check_form, check_one_device
 from ..problems.cast import (
     FP8_MAX,
     TYPES,
@@ -17,6 +16,7 @@ from ..problems.cast import (
     check_normed,
 )
 from ..problems.layout import FP8, SCALE_BLOCK, Pair
+from ..problems.tensors import check_form, check_one_device
 from .casts import new_scales_of_rows
 from .host_casts import LEAST_SCALE
 

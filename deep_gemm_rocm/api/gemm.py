@@ -15,9 +15,9 @@ from ..problems.arguments import Argument, Arguments
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import PARTS_OF_B, Epilogue, Gemm
 from ..problems.layout import Pair, data_and_scales
+from ..problems.matrices import FP8_DTYPES
 from ..problems.operands import check_head_splits, transposed, transposed_pair
 from ..problems.recipe import Recipe, check_recipe, flat_recipe
-from ..problems.tensors import FP8_DTYPES
 from ..runtime import settings
 from .variants import takes_arguments_of
 

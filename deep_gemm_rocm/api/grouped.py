@@ -14,9 +14,9 @@ from ..launch.repeated import Described, describing, launches_of_number, launche
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import ROWS_OF_SIGNAL, Epilogue, Gemm
 from ..problems.layout import Pair, ceil_div, data_and_scales
+from ..problems.matrices import FP8_DTYPES
 from ..problems.operands import transposed, transposed_pair
 from ..problems.recipe import Recipe, check_recipe, flat_recipe
-from ..problems.tensors import FP8_DTYPES
 from ..runtime import settings
 from .variants import takes_arguments_of
 

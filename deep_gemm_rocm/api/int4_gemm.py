@@ -8,8 +8,8 @@ from ..launch.repeated import Described, launches_of_number, launches_of_rows
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import Epilogue
 from ..problems.layout import Pair
+from ..problems.matrices import FP8_DTYPES
 from ..problems.recipe import VECTORS
-from ..problems.tensors import FP8_DTYPES
 from .gemm import launch_dense
 from .grouped import launch_contiguous, launch_masked
 

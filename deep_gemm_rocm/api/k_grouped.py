@@ -17,9 +17,9 @@ from ..problems.arguments import Arguments
 from ..problems.gemm_kind import Gemm
 from ..problems.k_grouped import check_k_grouped_gemm
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
+from ..problems.matrices import FP8_DTYPES, check_scales, meta_of
 from ..problems.operands import flattened_pair, group_sizes
 from ..problems.recipe import VECTORS, check_recipe
-from ..problems.tensors import FP8_DTYPES, check_scales, meta_of
 from ..runtime import settings
 from .gemm import fp8_gemm_nt
 

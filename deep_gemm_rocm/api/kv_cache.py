@@ -9,20 +9,18 @@ import torch
 from ..checks import one_of
 from ..launch.kv_cache import append_kv_launch
 from ..launch.repeated import Described, launches_of_rows
-from ..problems.attention import (
-    are_of_tokens,
+from ..problems.descales import are_of_tokens, check_token_descale
+from ..problems.layout import FP8, TYPES
+from ..problems.sequences import check_slots
+from ..problems.tensors import (
     check_aligned,
     check_data,
     check_form,
     check_last_dimension,
     check_not_shared,
     check_one_device,
-    check_slots,
-    check_token_descale,
 )
-from ..problems.layout import FP8
 
-_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", FP8: "e4m3"}
 _INPUTS = (torch.bfloat16, torch.float16)
 _UNIT = 16  # elements that a width is a multiple of
 _MOST_SLOTS = 2**31 - 1
@@ -95,7 +93,7 @@ def append_kv_cache(
         check_not_shared(name, tensors[name], tensors)
     if tokens == 0 or k_cache.numel() == 0:
         return None, None
-    types = _TYPES[k.dtype], _TYPES[k_cache.dtype]
+    types = TYPES[k.dtype], TYPES[k_cache.dtype]
     return None, append_kv_launch(k, v, k_cache, v_cache, slots, k_descale, v_descale, *types, of_tokens)
 
 

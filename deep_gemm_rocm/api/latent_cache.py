@@ -9,16 +9,9 @@ import torch
 from ..checks import one_of
 from ..launch.latent_cache import append_latent_launch
 from ..launch.repeated import Described, launches_of_rows
-from ..problems.attention import (
-    LATENT_FP8_DTYPES,
-    check_data,
-    check_form,
-    check_latent_descale,
-    check_not_shared,
-    check_one_device,
-    check_slots,
-)
-from ..problems.tensors import ALIGNMENT
+from ..problems.latent import LATENT_FP8_DTYPES, check_latent_descale
+from ..problems.sequences import check_slots
+from ..problems.tensors import ALIGNMENT, check_data, check_form, check_not_shared, check_one_device
 
 _ROTARY = 64
 _MOST_SLOTS = 2**31 - 1

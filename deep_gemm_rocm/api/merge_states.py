@@ -8,7 +8,7 @@ from ..checks import one_of
 from ..launch.families import Size
 from ..launch.merge_states import VECTOR, merge_states_launch, num_vectors
 from ..launch.repeated import Described, launches_of_sizes
-from ..problems.attention import check_aligned, check_data, check_not_shared, check_one_device
+from ..problems.tensors import check_aligned, check_data, check_not_shared, check_one_device
 from .attention import new_lse
 
 _DTYPES = (torch.bfloat16, torch.float16)

@@ -11,11 +11,10 @@ from ..launch.families import Size
 from ..launch.mqa_logits import mqa_logits_launch, paged_logits_schedule_launch, paged_mqa_logits_launch
 from ..launch.repeated import Described, launches_of_rows, launches_of_sizes
 from ..problems.arguments import Argument
-from ..problems.attention import MAX_TOKENS, check_data, check_form, check_one_device, check_page_size, check_pages
-from ..problems.layout import Pair
-from ..problems.tensors import ALIGNMENT
+from ..problems.layout import FP8, Pair
+from ..problems.sequences import MAX_TOKENS, check_page_size, check_pages
+from ..problems.tensors import ALIGNMENT, check_data, check_form, check_one_device
 
-_FP8 = torch.float8_e4m3fnuz
 HEADS = range(8, 129, 8)
 HEAD_DIMS = (32, 64, 128)
 PAGE_SIZES = (1, 16, 32, 64, 128)
@@ -76,7 +75,7 @@ def fp8_mqa_logits(
     keys, key_scales = kv
     _check_q(q, 3)
     queries, heads, head_dim = q.shape
-    check_form("kv[0]", keys, _FP8, (None, head_dim))
+    check_form("kv[0]", keys, FP8, (None, head_dim))
     check_form("kv[1]", key_scales, torch.float32, (len(keys),))
     check_form("weights", weights, torch.float32, (queries, heads))
     check_form("cu_seq_len_k_start", cu_seq_len_k_start, torch.int32, (queries,))
@@ -260,7 +259,7 @@ def _check_logits_dtype(dtype: Any) -> None:
 
 
 def _check_q(q: Any, dims: int) -> None:
-    check_form("q", q, _FP8, (None,) * dims)
+    check_form("q", q, FP8, (None,) * dims)
     heads, head_dim = q.shape[-2:]
     if heads not in HEADS or head_dim not in HEAD_DIMS:
         raise ValueError(

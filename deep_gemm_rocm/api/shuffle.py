@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from ..checks import check_tensor, one_of
-from ..problems.attention import check_one_device
 from ..problems.four_bits import (
     FP4_DTYPES,
     FP4_SCALES,
@@ -18,6 +17,7 @@ from ..problems.four_bits import (
 )
 from ..problems.gemm_kind import GROUP
 from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
+from ..problems.tensors import check_one_device
 from ..runtime.arrays import through_host
 from .fp4 import EXPONENTS_IN_INT, as_words, unpack_codes
 from .int4 import in_layout_of_kernels

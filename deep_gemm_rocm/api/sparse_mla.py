@@ -15,8 +15,9 @@ from ..heuristics import AttentionCase, DecodeConfig, choose_attention, is_busy_
 from ..launch.attention import Dealt, sparse_mla_launch
 from ..launch.launch import Launch, Sizes
 from ..launch.repeated import Described, describing, launches_of_rows
-from ..problems.attention import MAX_SPLITS, check_form
+from ..problems.decode import MAX_SPLITS
 from ..problems.sparse_mla import check_sparse_mla
+from ..problems.tensors import check_form
 from ..runtime import settings
 from .attention import mla_decode
 

@@ -7,7 +7,8 @@ import torch
 from ..checks import check_int, one_of
 from ..launch.repeated import Described, launches_of_rows
 from ..launch.top_k import top_k_launch
-from ..problems.attention import MAX_PAGE_SIZE, check_data, check_form, check_not_shared, check_one_device
+from ..problems.sequences import MAX_PAGE_SIZE
+from ..problems.tensors import check_data, check_form, check_not_shared, check_one_device
 
 _DTYPES = (torch.float32, torch.bfloat16)
 MAX_K = 2048

@@ -21,7 +21,6 @@ from ..heuristics.gemm_config import NUM_CUS
 from ..heuristics.gemm_problem import are_scale_rows_apart
 from ..launch import planning
 from ..launch.launch import ready_kernels
-from ..problems.attention import LATENT_FP8_DTYPES
 from ..problems.experts import MAX_TOKENS, MAX_TOP_K, Experts
 from ..problems.four_bits import (
     FOUR_BIT_DTYPES,
@@ -33,7 +32,8 @@ from ..problems.four_bits import (
     values_of_element,
 )
 from ..problems.gemm_kind import GROUP
-from ..problems.layout import SCALE_BLOCK, ceil_div
+from ..problems.latent import LATENT_FP8_DTYPES
+from ..problems.layout import FP8, SCALE_BLOCK, ceil_div
 from . import (
     attention,
     casts,
@@ -54,7 +54,6 @@ from . import (
 )
 from .shuffle import shuffle_weight
 
-_FP8 = torch.float8_e4m3fnuz
 _PAGE_TOKENS = 64
 _LATENT_WIDTH = 576
 _LATENT_BYTES = 656
@@ -327,7 +326,7 @@ def _operand(
     if function.dtype in FP4_DTYPES:
         return _four_bits(rows, k, *groups, shuffled=False)
     data = _tensor(*groups, *((k, rows) if transposed else (rows, k)), dtype=function.dtype)
-    if function.dtype != _FP8:
+    if function.dtype != FP8:
         return data
     blocks = (ceil_div(rows, scaled_rows), ceil_div(k, SCALE_BLOCK))
     return data, _tensor(*groups, *(reversed(blocks) if transposed else blocks), dtype=torch.float32)
@@ -344,7 +343,7 @@ def _dense(function: _Function, m: int, of: Workload) -> None:
     a, b = _operands(function, m, of, (), ())
     d = _tensor(m, of.n, dtype=of.d_dtype)
     function.call(a, b, d)
-    if function.dtype == _FP8 and function.layout[0] == "n" and are_scale_rows_apart(a[1].stride()):
+    if function.dtype == FP8 and function.layout[0] == "n" and are_scale_rows_apart(a[1].stride()):
         data, scales = a
         function.call((data, scales.T.contiguous().T), b, d)  # other tiles, where scales lie by columns
 
@@ -355,7 +354,7 @@ def _a_of_fp4(function: _Function, m: int, of: Workload, *groups: int) -> Any:
     if recipe is not None and (not isinstance(recipe, (tuple, list)) or tuple(recipe) not in _RECIPES_OF_A):
         raise ValueError(f"recipe_a must be one of {_RECIPES_OF_A}, got {recipe!r}")
     a = _operand(function, groups, m, of.k, 1, transposed=False)
-    if function.dtype != _FP8 or recipe is None or tuple(recipe) != (1, GROUP):
+    if function.dtype != FP8 or recipe is None or tuple(recipe) != (1, GROUP):
         return a
     return a[0], _tensor(*groups, m, ceil_div(of.k, GROUP), dtype=torch.uint8)
 
@@ -416,18 +415,18 @@ def _named_dtype(of: Workload, name: str, dtypes: Iterable[torch.dtype], default
 def _dense_of_int4(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
     a = _operand(function, (), m, of.k, 1, transposed=False)
-    function.call(a, _int4(of, function.dtype == _FP8, of.n, of.k), _tensor(m, of.n, dtype=of.d_dtype))
+    function.call(a, _int4(of, function.dtype == FP8, of.n, of.k), _tensor(m, of.n, dtype=of.d_dtype))
 
 
 def _contiguous_of_int4(function: _Function, m: int, of: Workload) -> None:
     a, d = _operand(function, (), m, of.k, 1, transposed=False), _tensor(m, of.n, dtype=of.d_dtype)
-    function.call(a, _int4(of, function.dtype == _FP8, of.n, of.k, of.num_groups), d, _tensor(m, dtype=torch.int32))
+    function.call(a, _int4(of, function.dtype == FP8, of.n, of.k, of.num_groups), d, _tensor(m, dtype=torch.int32))
 
 
 def _masked_of_int4(function: _Function, m: int, of: Workload) -> None:
     groups = of.num_groups
     a, d = _operand(function, (groups,), m, of.k, 1, transposed=False), _tensor(groups, m, of.n, dtype=of.d_dtype)
-    function.call(a, _int4(of, function.dtype == _FP8, of.n, of.k, groups), d, _tensor(groups, dtype=torch.int32), m)
+    function.call(a, _int4(of, function.dtype == FP8, of.n, of.k, groups), d, _tensor(groups, dtype=torch.int32), m)
 
 
 def _contiguous_of_fp4(function: _Function, m: int, of: Workload) -> None:
@@ -447,7 +446,7 @@ def _along_k(function: _Function, m: int, of: Workload) -> None:
 
     def operand(rows: int) -> Any:
         data = _tensor(*((groups * of.k * rows,) if packed else (groups * of.k, rows)), dtype=function.dtype)
-        if function.dtype != _FP8:
+        if function.dtype != FP8:
             return data
         blocks = groups * ceil_div(of.k, SCALE_BLOCK)
         return data, _tensor(*((rows, blocks) if packed else (blocks, rows)), dtype=torch.float32)
@@ -485,7 +484,7 @@ def _keys_and_values(
         return k, v, {}
     if k.dtype != torch.bfloat16:
         raise ValueError(f"arguments' k_descale is for queries in bfloat16, got {k.dtype}")
-    return k.to(_FP8), v.to(_FP8), _descales_of_keys(of, k.shape[:-1])
+    return k.to(FP8), v.to(FP8), _descales_of_keys(of, k.shape[:-1])
 
 
 def _descales_of_keys(of: Workload, tokens: Sequence[int]) -> dict[str, torch.Tensor]:
@@ -516,7 +515,7 @@ def _latent_decode(function: _Function, m: int, of: Workload) -> None:
 
 
 def _dtype_of_bytes(of: Workload) -> torch.dtype:
-    return _named_dtype(of, "fp8_dtype", LATENT_FP8_DTYPES, _FP8)
+    return _named_dtype(of, "fp8_dtype", LATENT_FP8_DTYPES, FP8)
 
 
 def _heads(of: Workload, batch: int, tokens: int, width: int) -> torch.Tensor:
@@ -529,7 +528,7 @@ def _heads_of_output(of: Workload, batch: int, tokens: int) -> torch.Tensor:
 
 
 def _descales(of: Workload) -> dict[str, torch.Tensor]:
-    names = ("q_descale", "k_descale", "v_descale") if of.dtype == _FP8 else ()
+    names = ("q_descale", "k_descale", "v_descale") if of.dtype == FP8 else ()
     return {name: _tensor(1, dtype=torch.float32) for name in names}
 
 
@@ -545,9 +544,9 @@ def _pages(sequences: int, page_size: int = _PAGE_TOKENS) -> dict[str, torch.Ten
 
 def _logits(function: _Function, m: int, of: Workload) -> None:
     _check_no_groups(of)
-    keys = _tensor(1, of.k, dtype=_FP8), _tensor(1, dtype=torch.float32)
+    keys = _tensor(1, of.k, dtype=FP8), _tensor(1, dtype=torch.float32)
     bounds = _tensor(m, dtype=torch.int32), _tensor(m, dtype=torch.int32)
-    function.call(_tensor(m, of.n, of.k, dtype=_FP8), keys, _tensor(m, of.n, dtype=torch.float32), *bounds)
+    function.call(_tensor(m, of.n, of.k, dtype=FP8), keys, _tensor(m, of.n, dtype=torch.float32), *bounds)
 
 
 def _paged_logits(function: _Function, m: int, of: Workload) -> None:
@@ -555,7 +554,7 @@ def _paged_logits(function: _Function, m: int, of: Workload) -> None:
     cache = _tensor(1, _PAGE_TOKENS, 1, of.k + _SCALE_BYTES, dtype=torch.uint8)
     pages = _pages(m)
     function.call(
-        _tensor(m, 1, of.n, of.k, dtype=_FP8),
+        _tensor(m, 1, of.n, of.k, dtype=FP8),
         cache,
         _tensor(m, of.n, dtype=torch.float32),
         **pages,
@@ -652,10 +651,10 @@ def _experts(_: _Function, m: int, of: Workload) -> None:
 
 
 def _experts_of_tokens(of: Workload, tokens: int, top_k: int) -> None:
-    hidden, dtype = of.k, of.dtype or _FP8
+    hidden, dtype = of.k, of.dtype or FP8
     clamps = of.arguments.get("alpha"), of.arguments.get("limit")
-    scaling = "groups" if dtype in FOUR_BIT_DTYPES else "blocks" if dtype == _FP8 else "none"
-    is_fp8 = dtype == _FP8 or (scaling == "groups" and bool(of.arguments.get("x")))
+    scaling = "groups" if dtype in FOUR_BIT_DTYPES else "blocks" if dtype == FP8 else "none"
+    is_fp8 = dtype == FP8 or (scaling == "groups" and bool(of.arguments.get("x")))
     layer = Experts(tokens, hidden, of.n, of.num_groups, top_k, scaling, is_fp8, clamps)
 
     def weight(rows: int, columns: int) -> Any:
@@ -665,7 +664,7 @@ def _experts_of_tokens(of: Workload, tokens: int, top_k: int) -> None:
             return _four_bits(rows, columns, of.num_groups, shuffled=_is_shuffled(of))
         data = _tensor(of.num_groups, rows, columns, dtype=dtype)
         blocks = of.num_groups, ceil_div(rows, SCALE_BLOCK), ceil_div(columns, SCALE_BLOCK)
-        return (data, _tensor(*blocks, dtype=torch.float32)) if dtype == _FP8 else data
+        return (data, _tensor(*blocks, dtype=torch.float32)) if dtype == FP8 else data
 
     def bias(name: str, rows: int) -> torch.Tensor | None:
         return _tensor(of.num_groups, rows, dtype=torch.bfloat16) if of.arguments.get(name) else None
@@ -674,7 +673,7 @@ def _experts_of_tokens(of: Workload, tokens: int, top_k: int) -> None:
     biases = bias("gate_up_bias", 2 * of.n), bias("down_bias", hidden)
     x, out = (_tensor(tokens, hidden, dtype=torch.bfloat16) for _ in range(2))
     of_x = _tensor(tokens, ceil_div(hidden, SCALE_BLOCK), dtype=torch.float32)
-    forms_of_x: list[Any] = [(x.to(_FP8), of_x)] if is_fp8 else []
+    forms_of_x: list[Any] = [(x.to(FP8), of_x)] if is_fp8 else []
     if scaling != "groups" or not is_fp8:
         forms_of_x.append(x)
     choices = _tensor(tokens, top_k, dtype=torch.float32), _tensor(tokens, top_k, dtype=torch.int32)
@@ -736,22 +735,22 @@ _ARGUMENTS = {
 }
 _BF16, _F16 = torch.bfloat16, torch.float16
 _FUNCTIONS = (
-    _rows(gemm, _dense, _FP8, "nt", "fp8_gemm_nt", "gemm_fp8", "gemm_fp8_fp8_bf16_nt")
-    | _rows(gemm, _dense, _FP8, "nn", "fp8_gemm_nn")
-    | _rows(gemm, _dense, _FP8, "tn", "fp8_gemm_tn")
-    | _rows(gemm, _dense, _FP8, "tt", "fp8_gemm_tt")
-    | _rows(fp4_gemm, _dense_of_fp4, _FP8, "nt", "fp8_fp4_gemm_nt")
+    _rows(gemm, _dense, FP8, "nt", "fp8_gemm_nt", "gemm_fp8", "gemm_fp8_fp8_bf16_nt")
+    | _rows(gemm, _dense, FP8, "nn", "fp8_gemm_nn")
+    | _rows(gemm, _dense, FP8, "tn", "fp8_gemm_tn")
+    | _rows(gemm, _dense, FP8, "tt", "fp8_gemm_tt")
+    | _rows(fp4_gemm, _dense_of_fp4, FP8, "nt", "fp8_fp4_gemm_nt")
     | _rows(fp4_gemm, _dense_of_fp4, _BF16, "nt", "bf16_fp4_gemm_nt")
     | _rows(fp4_gemm, _dense_of_fp4, torch.int8, "nt", "fp4_gemm_nt")
     | _rows(fp4_gemm, _contiguous_of_fp4, torch.int8, "nt", "m_grouped_fp4_gemm_nt_contiguous")
     | _rows(fp4_gemm, _masked_of_fp4, torch.int8, "nt", "m_grouped_fp4_gemm_nt_masked")
-    | _rows(fp4_gemm, _dense, _FP8, "nn", "fp8_fp4_gemm_nn")
-    | _rows(fp4_gemm, _dense, _FP8, "tn", "fp8_fp4_gemm_tn")
-    | _rows(fp4_gemm, _dense, _FP8, "tt", "fp8_fp4_gemm_tt")
+    | _rows(fp4_gemm, _dense, FP8, "nn", "fp8_fp4_gemm_nn")
+    | _rows(fp4_gemm, _dense, FP8, "tn", "fp8_fp4_gemm_tn")
+    | _rows(fp4_gemm, _dense, FP8, "tt", "fp8_fp4_gemm_tt")
     | _rows(int4_gemm, _dense_of_int4, _BF16, "nt", "bf16_int4_gemm_nt")
-    | _rows(int4_gemm, _dense_of_int4, _FP8, "nt", "fp8_int4_gemm_nt")
-    | _rows(int4_gemm, _contiguous_of_int4, _FP8, "nt", "m_grouped_fp8_int4_gemm_nt_contiguous")
-    | _rows(int4_gemm, _masked_of_int4, _FP8, "nt", "m_grouped_fp8_int4_gemm_nt_masked")
+    | _rows(int4_gemm, _dense_of_int4, FP8, "nt", "fp8_int4_gemm_nt")
+    | _rows(int4_gemm, _contiguous_of_int4, FP8, "nt", "m_grouped_fp8_int4_gemm_nt_contiguous")
+    | _rows(int4_gemm, _masked_of_int4, FP8, "nt", "m_grouped_fp8_int4_gemm_nt_masked")
     | _rows(int4_gemm, _contiguous_of_int4, _BF16, "nt", "m_grouped_bf16_int4_gemm_nt_contiguous")
     | _rows(int4_gemm, _masked_of_int4, _BF16, "nt", "m_grouped_bf16_int4_gemm_nt_masked")
     | _rows(gemm, _dense, _BF16, "nt", "bf16_gemm_nt")
@@ -759,25 +758,25 @@ _FUNCTIONS = (
     | _rows(gemm, _dense, _BF16, "tn", "bf16_gemm_tn")
     | _rows(gemm, _dense, _BF16, "tt", "bf16_gemm_tt")
     | _rows(gemm, _dense, _F16, "nt", "f16_gemm_nt")
-    | _rows(grouped, _contiguous, _FP8, "nt", "m_grouped_fp8_gemm_nt_contiguous")
-    | _rows(fp4_gemm, _contiguous_of_fp4, _FP8, "nt", "m_grouped_fp8_fp4_gemm_nt_contiguous")
-    | _rows(fp4_gemm, _masked_of_fp4, _FP8, "nt", "m_grouped_fp8_fp4_gemm_nt_masked")
-    | _rows(fp4_gemm, _contiguous, _FP8, "nn", "m_grouped_fp8_fp4_gemm_nn_contiguous")
-    | _rows(grouped, _contiguous, _FP8, "nt", "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous")
-    | _rows(grouped, _contiguous, _FP8, "nn", "m_grouped_fp8_gemm_nn_contiguous")
+    | _rows(grouped, _contiguous, FP8, "nt", "m_grouped_fp8_gemm_nt_contiguous")
+    | _rows(fp4_gemm, _contiguous_of_fp4, FP8, "nt", "m_grouped_fp8_fp4_gemm_nt_contiguous")
+    | _rows(fp4_gemm, _masked_of_fp4, FP8, "nt", "m_grouped_fp8_fp4_gemm_nt_masked")
+    | _rows(fp4_gemm, _contiguous, FP8, "nn", "m_grouped_fp8_fp4_gemm_nn_contiguous")
+    | _rows(grouped, _contiguous, FP8, "nt", "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous")
+    | _rows(grouped, _contiguous, FP8, "nn", "m_grouped_fp8_gemm_nn_contiguous")
     | _rows(grouped, _contiguous, _BF16, "nt", "m_grouped_bf16_gemm_nt_contiguous")
     | _rows(grouped, _contiguous, _BF16, "nn", "m_grouped_bf16_gemm_nn_contiguous")
-    | _rows(grouped, _masked, _FP8, "nt", "m_grouped_fp8_gemm_nt_masked", "fp8_m_grouped_gemm_nt_masked")
-    | _rows(grouped, _masked, _FP8, "nt", "m_grouped_gemm_fp8_fp8_bf16_nt_masked")
+    | _rows(grouped, _masked, FP8, "nt", "m_grouped_fp8_gemm_nt_masked", "fp8_m_grouped_gemm_nt_masked")
+    | _rows(grouped, _masked, FP8, "nt", "m_grouped_gemm_fp8_fp8_bf16_nt_masked")
     | _rows(grouped, _masked, _BF16, "nt", "m_grouped_bf16_gemm_nt_masked", "bf16_m_grouped_gemm_nt_masked")
-    | _rows(k_grouped, _along_k, _FP8, "nt", "k_grouped_fp8_gemm_nt_contiguous")
-    | _rows(k_grouped, _along_k, _FP8, "tn", "k_grouped_fp8_gemm_tn_contiguous")
+    | _rows(k_grouped, _along_k, FP8, "nt", "k_grouped_fp8_gemm_nt_contiguous")
+    | _rows(k_grouped, _along_k, FP8, "tn", "k_grouped_fp8_gemm_tn_contiguous")
     | _rows(k_grouped, _along_k, _BF16, "tn", "k_grouped_bf16_gemm_tn_contiguous")
     | _rows(attention, _attention, None, "", "flash_attention")
     | _rows(attention, _decode, None, "", "flash_attention_decode")
     | _rows(attention, _latent_decode, None, "", "mla_decode")
-    | _rows(mqa_logits, _logits, _FP8, "", "fp8_mqa_logits")
-    | _rows(mqa_logits, _paged_logits, _FP8, "", "fp8_paged_mqa_logits")
+    | _rows(mqa_logits, _logits, FP8, "", "fp8_mqa_logits")
+    | _rows(mqa_logits, _paged_logits, FP8, "", "fp8_paged_mqa_logits")
     | _rows(top_k, _top_k, None, "", "top_k_per_row")
     | _rows(kv_cache, _append_heads, None, "", "append_kv_cache")
     | _rows(latent_cache, _append, None, "", "append_mla_cache")

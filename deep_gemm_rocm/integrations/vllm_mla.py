@@ -22,7 +22,8 @@ from vllm.v1.attention.backends.mla.triton_mla import TritonMLABackend, TritonML
 from vllm.v1.kv_cache_interface import is_quantized_kv_cache
 
 from ..api.attention import mla_decode
-from ..problems.attention import LATENT_PAGE_SIZES, LATENT_RUN_TOKENS, MAX_LATENT_TOKENS, MAX_PAGE_SIZE
+from ..problems.latent import LATENT_PAGE_SIZES, LATENT_RUN_TOKENS, MAX_LATENT_TOKENS
+from ..problems.sequences import MAX_PAGE_SIZE
 from .parts import MovedError, check_parameters, check_replaces
 
 _NAME = "DEEP_GEMM_ROCM_MLA"

@@ -13,7 +13,9 @@ import torch
 from ..heuristics import AttentionConfig, DecodeConfig
 from ..jit import Request
 from ..problems.arguments import Argument, Arguments, present
-from ..problems.attention import Attention, Decode, seen_keys
+from ..problems.attention import Attention
+from ..problems.decode import Decode
+from ..problems.heads import seen_keys
 from ..problems.layout import align
 from ..problems.sparse_mla import ChosenTokens, SparseMla
 from .launch import Launch, Sizes

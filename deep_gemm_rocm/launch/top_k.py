@@ -8,7 +8,7 @@ import torch
 
 from ..jit import Request
 from ..problems.arguments import present
-from ..problems.attention import compiled_page_size
+from ..problems.sequences import compiled_page_size
 from ..runtime import settings
 from .launch import Launch, Sizes
 

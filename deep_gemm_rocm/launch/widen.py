@@ -9,8 +9,7 @@ import torch
 from ..jit import Request
 from ..problems.arguments import Argument, present
 from ..problems.gemm_kind import GROUP
-from ..problems.layout import Pair
-from ..problems.tensors import TYPES
+from ..problems.layout import TYPES, Pair
 from .gemm import Scales
 from .launch import Launch
 

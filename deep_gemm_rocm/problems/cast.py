@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ..checks import check_bool, check_int, check_positive, check_tensor
-from .attention import check_data, check_form, check_one_device
 from .layout import FP8, SCALE_BLOCK, ceil_div
+from .tensors import check_data, check_form, check_one_device
 
 FP8_MAX = torch.finfo(FP8).max
 FP4_MAX = 6.0

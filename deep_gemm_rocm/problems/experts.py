@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import torch
 
 from ..checks import check_positive
-from .attention import check_data, check_form, check_not_shared, check_one_device
 from .four_bits import FOUR_BIT_DTYPES, INT4_DTYPES, check_int4_fits, check_scales_of_groups, values_of_element
 from .gemm import check_bias
 from .gemm_kind import GROUP
 from .layout import FP8, SCALE_BLOCK, Pair, ceil_div
+from .matrices import meta_of
 from .routing import MAX_EXPERTS
-from .tensors import meta_of
+from .tensors import check_data, check_form, check_not_shared, check_one_device
 
 MAX_TOKENS = 2**16
 MAX_TOP_K = 16

@@ -13,8 +13,7 @@ import torch
 from ..checks import one_of
 from .gemm_kind import GROUP
 from .layout import SCALE_BLOCK, Pair, ceil_div
-from .operands import pair_of
-from .tensors import (
+from .matrices import (
     FP8_DTYPES,
     TILE_BYTES,
     TensorMeta,
@@ -26,6 +25,7 @@ from .tensors import (
     major_of,
     meta_of,
 )
+from .operands import pair_of
 
 FP4_DTYPES = (torch.int8, torch.uint8)
 _SHUFFLED_FP4, _SHUFFLED_INT4 = torch.int64, torch.int16

@@ -22,16 +22,12 @@ from .four_bits import (
     type_of_data,
 )
 from .gemm_kind import EPILOGUES, PARTS_OF_B, ROWS_OF_SIGNAL, Gemm, GemmKind
-from .layout import SCALE_BLOCK, ceil_div
-from .operands import pair_of
-from .recipe import BLOCKS, Recipe, check_scales_of
-from .tensors import (
-    ALIGNMENT,
+from .layout import SCALE_BLOCK, TYPES, ceil_div
+from .matrices import (
     FP8_DTYPES,
     OUTPUT_DTYPES,
     TILE_BYTES,
     TILE_ROWS,
-    TYPES,
     TensorMeta,
     check_aligned_lines,
     check_aligned_start,
@@ -47,6 +43,9 @@ from .tensors import (
     meta_of,
     overlaps,
 )
+from .operands import pair_of
+from .recipe import BLOCKS, Recipe, check_scales_of
+from .tensors import ALIGNMENT
 
 _GROUPS_OF_A = ("batched", "summed", "masked")  # groupings whose a is one matrix for each group
 _GROUPS_OF_ROWS = ("contiguous", "psum", "masked")
@@ -327,7 +326,7 @@ def _check_quantised_output(name: str, data: TensorMeta, scales: TensorMeta, sha
     check_output(f"{name}[0]", data, shape, FP8_DTYPES)
     meaning = f"one scale for each row and {SCALE_BLOCK} columns of {name}[0]"
     check_scales(f"{name}[1]", scales, (*shape[:-1], ceil_div(shape[-1], SCALE_BLOCK)), meaning)
-    if overlaps(scales):
+    if overlaps(scales.shape, scales.strides):
         raise ValueError(f"{name}[1] must have elements that don't overlap, got strides {scales.strides}")
 
 

@@ -9,13 +9,9 @@ import torch
 from ..checks import check_tensor
 from .arguments import Argument, Arguments, present
 from .gemm_kind import Gemm, GemmKind
-from .layout import SCALE_BLOCK, ceil_div
-from .operands import group_sizes, pair_of
-from .recipe import VECTORS
-from .tensors import (
-    ALIGNMENT,
+from .layout import SCALE_BLOCK, TYPES, ceil_div
+from .matrices import (
     OUTPUT_DTYPES,
-    TYPES,
     TensorMeta,
     check_aligned_lines,
     check_aligned_start,
@@ -30,6 +26,9 @@ from .tensors import (
     check_scales,
     meta_of,
 )
+from .operands import group_sizes, pair_of
+from .recipe import VECTORS
+from .tensors import ALIGNMENT
 
 
 def check_k_grouped_gemm(

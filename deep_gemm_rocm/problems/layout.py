@@ -6,6 +6,14 @@ import torch
 
 SCALE_BLOCK = 128  # values along K, and rows of a weight, that share a scale
 FP8 = torch.float8_e4m3fnuz
+OCP_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+TYPES = {  # kernels' names of them
+    torch.float8_e4m3fnuz: "e4m3",
+    torch.float8_e5m2fnuz: "e5m2",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.float32: "f32",
+}
 TMA_ALIGNMENT = 16  # bytes
 _SCALE_BYTES = 4
 

@@ -9,8 +9,7 @@ import torch
 from ..checks import check_int
 from .arguments import Arguments, present
 from .gemm_kind import Gemm, GemmKind
-from .tensors import (
-    ALIGNMENT,
+from .matrices import (
     check_aligned_lines,
     check_aligned_start,
     check_no_shared_memory,
@@ -20,6 +19,7 @@ from .tensors import (
     major_of,
     meta_of,
 )
+from .tensors import ALIGNMENT
 
 
 def check_prenorm_gemm(a: Any, b: Any, d: Any, sqr_sum: Any, num_splits: Any) -> tuple[Gemm, Arguments]:

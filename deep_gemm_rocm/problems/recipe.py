@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ..checks import is_int
 from .gemm_kind import GROUP
 from .layout import SCALE_BLOCK, ceil_div
-from .tensors import TensorMeta, check_scales
+from .matrices import TensorMeta, check_scales
 
 
 class Recipe(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 
 from ..checks import check_bool, check_int, check_number
-from .attention import check_data, check_form, check_one_device
 from .cast import check_type
+from .tensors import check_data, check_form, check_one_device
 
 MAX_EXPERTS = 512
 MAX_TOP_K = 64  # a wave stores one for each lane

@@ -7,20 +7,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ..checks import one_of
-from .attention import (
-    LATENT_FP8_DTYPES,
-    LATENT_PAGE_SIZES,
-    MAX_TOKENS,
-    check_data,
-    check_form,
-    check_last_dimension,
-    check_latent_strides,
-    check_not_shared,
-    check_one_device,
-    check_sink,
-    check_softmax_scale,
-)
-from .tensors import ALIGNMENT
+from .heads import check_sink, check_softmax_scale
+from .latent import LATENT_FP8_DTYPES, LATENT_PAGE_SIZES, check_latent_strides
+from .sequences import MAX_TOKENS
+from .tensors import ALIGNMENT, check_data, check_form, check_last_dimension, check_not_shared, check_one_device
 
 _VALUE_DIM = 512
 _MAX_SLOTS = 2**31 - 1
@@ -109,7 +99,7 @@ def check_sparse_mla(
     queries, heads, head_dim = q.shape
     if head_dim not in _HEAD_DIMS or not heads or max(queries, heads) > MAX_TOKENS:
         raise ValueError(f"q must be [queries, heads, 576 or 512] with at least one head, got {tuple(q.shape)}")
-    _check_rows("q", q)
+    check_aligned("q", q)
     layout, token_stride = _check_cache("kv_cache", kv_cache, head_dim)
     if fp8_dtype not in LATENT_FP8_DTYPES:
         raise TypeError(f"fp8_dtype must be {one_of(LATENT_FP8_DTYPES)}, got {fp8_dtype!r}")
@@ -122,7 +112,7 @@ def check_sparse_mla(
     check_sink(attn_sink, heads, tensors)
     if out is not None:
         check_form("out", out, torch.bfloat16, (queries, heads, _VALUE_DIM))
-        _check_rows("out", out)
+        check_aligned("out", out)
         check_not_shared("out", out, tensors)
         tensors["out"] = out
     check_one_device(tensors)
@@ -180,16 +170,6 @@ def _check_extra(
     return ChosenTokens(cache, indices, topk_length, token_stride, queries_of_length)
 
 
-def _check_rows(name: str, tensor: torch.Tensor) -> None:
-    unit = ALIGNMENT // tensor.element_size()
-    strides = [stride for stride, size in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True) if size > 1]
-    if tensor.numel() and (tensor.data_ptr() % ALIGNMENT or any(stride % unit or stride < 0 for stride in strides)):
-        raise ValueError(
-            f"heads of {name} must start at multiples of {ALIGNMENT} bytes, got strides {tensor.stride()} at "
-            f"{tensor.data_ptr():#x}; .clone() it"
-        )
-
-
 def _check_cache(name: str, cache: Any, head_dim: int) -> tuple[str, int]:
     """Returns the layout, and the elements from token to token."""
     check_data(name, cache)
@@ -210,7 +190,7 @@ def _check_cache(name: str, cache: Any, head_dim: int) -> tuple[str, int]:
     if pages and not is_plain and not cache[0].is_contiguous():
         raise ValueError(f"each page of {name} must be contiguous, got strides {cache.stride()}")
     if is_plain:
-        _check_rows(name, cache)
+        check_aligned(name, cache)
         check_last_dimension(name, cache)
     elif cache.numel() and (cache.data_ptr() % ALIGNMENT or cache.stride(0) % 8):
         raise ValueError(f"pages of {name} must start at multiples of 8 bytes, got strides {cache.stride()}")

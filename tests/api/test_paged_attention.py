@@ -12,7 +12,7 @@ from test_flash_attention import Tiles
 import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit
 from deep_gemm_rocm.heuristics.choices import replaced
-from deep_gemm_rocm.problems import attention as attention_contracts
+from deep_gemm_rocm.problems import attention as checks
 from deep_gemm_rocm.testing import attention_reference, visible_keys
 
 
@@ -142,7 +142,7 @@ def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, tokens, page_s
     """Block tables and lengths on a GPU aren't checked. If they are wrong, kernels read other existing pages."""
     problem = Problem((100, 33), tokens_q=20, widths=(64, 64), page_size=page_size)
     expected = dg.flash_attention(**arguments_of(problem))
-    monkeypatch.setattr(attention_contracts, "check_pages", lambda *arguments: ())
+    monkeypatch.setattr(checks, "check_pages", lambda *arguments: ())
     jit.forget()  # or calls would be repeated with the checks of earlier ones
     problem.context_lens = (100, tokens)
     problem.block_table[1] = torch.tensor([2**31 - 1, -(2**31), 10**6]).int().repeat(9)[: problem.block_table.shape[1]]
