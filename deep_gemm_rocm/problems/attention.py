@@ -25,6 +25,7 @@ from .heads import (
     check_heads,
     check_keys,
     check_output,
+    check_pages_of_runs,
     check_sink,
     check_softcap,
     check_softmax_scale,
@@ -33,7 +34,6 @@ from .heads import (
     fits_blocks,
     seen_keys,
 )
-from .heads import check_pages_of_runs
 from .layout import TYPES
 from .sequences import check_cu_seqlens, check_pages
 

@@ -14,6 +14,7 @@ from .heads import (
     check_heads,
     check_keys,
     check_output,
+    check_pages_of_runs,
     check_sink,
     check_softcap,
     check_softmax_scale,
@@ -21,7 +22,6 @@ from .heads import (
     check_window,
     seen_keys,
 )
-from .heads import check_pages_of_runs
 from .layout import TYPES
 from .sequences import check_pages
 

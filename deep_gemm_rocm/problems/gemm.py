@@ -41,11 +41,10 @@ from .matrices import (
     check_scales,
     major_of,
     meta_of,
-    overlaps,
 )
 from .operands import pair_of
 from .recipe import BLOCKS, Recipe, check_scales_of
-from .tensors import ALIGNMENT
+from .tensors import ALIGNMENT, overlaps
 
 _GROUPS_OF_A = ("batched", "summed", "masked")  # groupings whose a is one matrix for each group
 _GROUPS_OF_ROWS = ("contiguous", "psum", "masked")

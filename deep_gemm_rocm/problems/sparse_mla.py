@@ -10,7 +10,15 @@ from ..checks import one_of
 from .heads import check_sink, check_softmax_scale
 from .latent import LATENT_FP8_DTYPES, LATENT_PAGE_SIZES, check_latent_strides
 from .sequences import MAX_TOKENS
-from .tensors import ALIGNMENT, check_data, check_form, check_last_dimension, check_not_shared, check_one_device
+from .tensors import (
+    ALIGNMENT,
+    check_aligned,
+    check_data,
+    check_form,
+    check_last_dimension,
+    check_not_shared,
+    check_one_device,
+)
 
 _VALUE_DIM = 512
 _MAX_SLOTS = 2**31 - 1

@@ -110,7 +110,7 @@ GROUPED_NAMES = (
 )
 
 
-@pytest.mark.parametrize(("quantised", "name"), some(itertools.product((False, True), DENSE_NAMES), 7))
+@pytest.mark.parametrize(("quantised", "name"), some(itertools.product((False, True), DENSE_NAMES), 5))
 def test_dense_names(name, quantised):
     a, b = gemm_problem(M, 2 * N, K)
     if name.startswith("bf16"):
@@ -123,9 +123,7 @@ def test_dense_names(name, quantised):
     assert_as_the_reference(d, reference)
 
 
-@pytest.mark.parametrize(
-    ("quantised", "name"), some(itertools.product((False, True), GROUPED_NAMES), len(GROUPED_NAMES))
-)
+@pytest.mark.parametrize(("quantised", "name"), some(itertools.product((False, True), GROUPED_NAMES), 4))
 def test_grouped_names(name, quantised):
     groups, used = 2, [128, 37]
     a, b = activations(groups * ROOM, K), torch.stack([weights(2 * N, K, group) for group in range(groups)])

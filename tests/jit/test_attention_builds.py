@@ -51,7 +51,8 @@ def cases(configs, quick):
 
 
 def is_usual(config) -> bool:
-    return config.value_dim == config.head_dim == 128 and config.out_type == "bf16" and not config.page_size
+    is_bf16 = config.type == config.out_type == "bf16"
+    return config.value_dim == config.head_dim == 128 and is_bf16 and not config.page_size
 
 
 def assert_no_spills(kernel: dict) -> None:

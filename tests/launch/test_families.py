@@ -312,6 +312,8 @@ RARE = {
     "grouped GEMM in FP4", "masked GEMM in FP4", "selection from long rows", "heads for a cache", "logits",
     "logits of other keys", "compressed logits", "attention to other keys", "attention of other queries",
     "attention of packed tokens", "attention of other queries to pages", "merged states",
+    "GEMM in int4 and FP8", "GEMM in FP4 and FP8", "GEMM with a new result", "GEMM in place",
+    "masked GEMM in bf16", "GEMM of a transposed weight", "logits of other queries and keys",
 }  # fmt: skip
 
 
