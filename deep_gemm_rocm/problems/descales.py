@@ -109,7 +109,7 @@ def check_token_descale(name: str, descale: Any, keys: torch.Tensor, *, of_cache
         descale = descale[0]
     if descale.shape != shape:
         if of_cache:
-            expected, condition = shape, "it or the other one has 3 dimensions"
+            expected, condition = shape, "k_descale or v_descale has 3 dimensions"
         else:  # other factors may have as many dimensions
             expected, condition = _shape_of_tokens(keys), "the other one has factors of tokens"
         raise ValueError(
