@@ -21,3 +21,9 @@ def checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Runs the test without the sanitizer, and with it under several orders of the waves."""
     monkeypatch.setenv("DG_SIM_SANITIZE", "0" if request.param is None else "1")
     monkeypatch.setenv("DG_SIM_SEED", str(request.param or 0))
+
+
+@pytest.fixture
+def sanitize(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets DG_SIM_SANITIZE to 1, instead of the environment's or the default level."""
+    monkeypatch.setenv("DG_SIM_SANITIZE", "1")
