@@ -18,7 +18,8 @@ from ..heuristics import (
     for_few_workgroups,
     splits_for_any_batch,
 )
-from ..launch.attention import Dealt, flash_attention_launch, flash_decode_launch
+from ..launch.attention import flash_attention_launch
+from ..launch.decode import Dealt, flash_decode_launch
 from ..launch.families import Differing, Size
 from ..launch.repeated import Described, launches_of_rows, launches_of_sizes
 from ..problems.arguments import Argument, Arguments

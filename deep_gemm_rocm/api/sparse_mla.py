@@ -12,7 +12,7 @@ import torch
 
 from ..checks import check_bool, check_int
 from ..heuristics import AttentionCase, DecodeConfig, choose_attention, is_busy_unsplit
-from ..launch.attention import Dealt, sparse_mla_launch
+from ..launch.decode import Dealt, sparse_mla_launch
 from ..launch.launch import Launch, Sizes
 from ..launch.repeated import Described, describing, launches_of_rows
 from ..problems.decode import MAX_SPLITS

@@ -8,7 +8,8 @@ import torch
 
 from ..jit import Request
 from ..problems.arguments import present
-from .attention import HeadsTensor, PagedTensor
+from .attention import HeadsTensor
+from .decode import PagedTensor
 from .launch import Launch, Sizes
 
 
