@@ -57,11 +57,11 @@ def check_latent_decode(
         TypeError, ValueError: an argument is not as ``mla_decode`` documents it.
     """
     check_heads({"q": q}, packed=False, dtypes=(*_LATENT_DTYPES, *LATENT_FP8_DTYPES))
+    cache, layout, is_ocp = _check_latent_cache(kv_cache, q, fp8_dtype)
     batch, tokens_q, heads, head_dim = q.shape
+    num_pages, page_size, _, _ = cache.shape
     check_widths(head_dim, check_int("d_v", d_v, 1), _LATENT_WIDTHS)
     check_groups(heads, 1)
-    cache, layout, is_ocp = _check_latent_cache(kv_cache, q, fp8_dtype)
-    num_pages, page_size, _, _ = cache.shape
     if not 1 <= page_size <= MAX_PAGE_SIZE:
         raise ValueError(f"a block of kv_cache must have 1 to {MAX_PAGE_SIZE} tokens, got {page_size}")
     check_decode_tokens(tokens_q, MAX_LATENT_TOKENS)
