@@ -2,7 +2,7 @@
 
 from . import logs
 from .api import torch_ops  # noqa: F401  defines torch.ops.deep_gemm_rocm
-from .api.attention import flash_attention, flash_attention_decode, mla_decode
+from .api.attention import flash_attention
 from .api.casts import (
     cast_back_from_fp8,
     convert_fp8_fn_to_fnuz,
@@ -17,6 +17,7 @@ from .api.casts import (
     per_token_cast_to_fp4,
     per_token_cast_to_fp8,
 )
+from .api.decode import flash_attention_decode, mla_decode
 from .api.drop_in import (
     cublaslt_gemm_nn,
     cublaslt_gemm_nt,

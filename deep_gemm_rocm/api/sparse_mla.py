@@ -19,7 +19,7 @@ from ..problems.decode import MAX_SPLITS
 from ..problems.sparse_mla import check_sparse_mla
 from ..problems.tensors import check_form
 from ..runtime import settings
-from .attention import mla_decode
+from .decode import mla_decode
 
 _FNUZ = torch.float8_e4m3fnuz
 Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

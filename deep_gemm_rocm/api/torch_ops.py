@@ -22,6 +22,7 @@ from ..problems.routing import Scoring
 from . import (
     attention,
     casts,
+    decode,
     einsum,
     experts,
     fp4_gemm,
@@ -281,8 +282,8 @@ _operator(k_grouped.k_grouped_fp8_gemm_nt_contiguous, "d", without=_FIXED)
 _operator(k_grouped.k_grouped_bf16_gemm_tn_contiguous, "d", without=_FIXED)
 _operator(hyperconnection.tf32_hc_prenorm_gemm, "d", "sqr_sum")
 _operator(_returns_lse(attention.flash_attention), "out", fake=_lse)
-_operator(_returns_lse(attention.flash_attention_decode), "out", fake=_lse)
-_operator(_returns_lse(attention.mla_decode), "out", fake=_lse)
+_operator(_returns_lse(decode.flash_attention_decode), "out", fake=_lse)
+_operator(_returns_lse(decode.mla_decode), "out", fake=_lse)
 _operator(mqa_logits.fp8_mqa_logits, fake=_logits)
 _operator(mqa_logits.fp8_paged_mqa_logits, fake=_paged_logits)
 _operator(mqa_logits.get_paged_mqa_logits_metadata, fake=_schedule)

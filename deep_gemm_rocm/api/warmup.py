@@ -37,6 +37,7 @@ from ..problems.layout import FP8, SCALE_BLOCK, ceil_div
 from . import (
     attention,
     casts,
+    decode,
     experts,
     fp4_gemm,
     fused_casts,
@@ -773,8 +774,8 @@ _FUNCTIONS = (
     | _rows(k_grouped, _along_k, FP8, "tn", "k_grouped_fp8_gemm_tn_contiguous")
     | _rows(k_grouped, _along_k, _BF16, "tn", "k_grouped_bf16_gemm_tn_contiguous")
     | _rows(attention, _attention, None, "", "flash_attention")
-    | _rows(attention, _decode, None, "", "flash_attention_decode")
-    | _rows(attention, _latent_decode, None, "", "mla_decode")
+    | _rows(decode, _decode, None, "", "flash_attention_decode")
+    | _rows(decode, _latent_decode, None, "", "mla_decode")
     | _rows(mqa_logits, _logits, FP8, "", "fp8_mqa_logits")
     | _rows(mqa_logits, _paged_logits, FP8, "", "fp8_paged_mqa_logits")
     | _rows(top_k, _top_k, None, "", "top_k_per_row")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from .. import testing
-from ..api import attention
+from ..api import attention, decode
 from ..problems.layout import FP8, ceil_div
 from . import shapes
 from .problems import CHECKED_WHOLE, WrongResultError, copied, kernel_names, some_rows, to_meta, unwritten
@@ -223,7 +223,7 @@ def _make_latent(op: str, shape: AttentionShape, device: str) -> AttentionProble
     return AttentionProblem(op, shape, arguments, unwritten(batch, tokens_q, heads, 512, device=device))
 
 
-_forward, _decode = attention.flash_attention, attention.flash_attention_decode
+_forward, _decode = attention.flash_attention, decode.flash_attention_decode
 OPERATIONS = {
     "flash_attention": AttentionOperation(shapes.PROMPTS, _make_forward, _forward, causal=False),
     "flash_attention_causal": AttentionOperation(shapes.PROMPTS, _make_forward, _forward),
@@ -234,6 +234,6 @@ OPERATIONS = {
     "flash_attention_decode": AttentionOperation(shapes.STEPS, _make_decode, _decode),
     "fp8_flash_attention_decode": AttentionOperation(shapes.STEPS, _make_decode, _decode, dtype=FP8),
     "flash_attention_decode_fp8_cache": AttentionOperation(shapes.STEPS, _make_decode, _decode, cache_dtype=FP8),
-    "mla_decode": AttentionOperation(shapes.LATENT_STEPS, _make_latent, attention.mla_decode),
-    "fp8_mla_decode": AttentionOperation(shapes.LATENT_STEPS, _make_latent, attention.mla_decode, cache_dtype=FP8),
+    "mla_decode": AttentionOperation(shapes.LATENT_STEPS, _make_latent, decode.mla_decode),
+    "fp8_mla_decode": AttentionOperation(shapes.LATENT_STEPS, _make_latent, decode.mla_decode, cache_dtype=FP8),
 }

@@ -21,7 +21,7 @@ from vllm.v1.attention.backends import registry
 from vllm.v1.attention.backends.mla.triton_mla import TritonMLABackend, TritonMLAImpl, TritonMLAMetadataBuilder
 from vllm.v1.kv_cache_interface import is_quantized_kv_cache
 
-from ..api.attention import mla_decode
+from ..api.decode import mla_decode
 from ..problems.latent import LATENT_PAGE_SIZES, LATENT_RUN_TOKENS, MAX_LATENT_TOKENS
 from ..problems.sequences import MAX_PAGE_SIZE
 from .parts import MovedError, check_parameters, check_replaces

@@ -10,6 +10,7 @@ import torch
 
 from ..api import (
     attention,
+    decode,
     experts,
     fp4_gemm,
     fused_casts,
@@ -270,7 +271,7 @@ def _decode(device: str) -> None:
     table, lens = table.to(device), torch.tensor([150], dtype=torch.int32).to(device)
     generator = torch.Generator().manual_seed(3)
     last, prompt = (torch.randn(1, queries, 8, 128, generator=generator).bfloat16() for queries in (2, 70))
-    of_last = attention.flash_attention_decode(last.to(device), k_cache, v_cache, block_table=table, context_lens=lens)
+    of_last = decode.flash_attention_decode(last.to(device), k_cache, v_cache, block_table=table, context_lens=lens)
     of_prompt = attention.flash_attention(
         prompt.to(device), k_cache, v_cache, causal=True, block_table=table, context_lens=lens
     )
@@ -291,7 +292,7 @@ def _decode(device: str) -> None:
         "k_descale": k_factors,
         "v_descale": v_factors,
     }
-    of_last = attention.flash_attention_decode(last.to(device), k_cache, v_cache, **of_cache)
+    of_last = decode.flash_attention_decode(last.to(device), k_cache, v_cache, **of_cache)
     of_prompt = attention.flash_attention(prompt.to(device), k_cache, v_cache, causal=True, **of_cache)
     stored = [
         (data.cpu().double() * scales.cpu()[..., None]).flatten(0, 1)[slots][None]
@@ -314,7 +315,7 @@ def _latent_decode(device: str) -> None:
         stored, values = torch.full_like(cache, torch.nan).to(dtype).to(device), keys.to(dtype).to(_BF16)
         latent_cache.append_mla_cache(tokens[:, :512], tokens[:, 512:], stored, slots)
         q = random.to(of_queries)
-        out = attention.mla_decode(q.to(device), stored, block_table=table.to(device), context_lens=lens.to(device))
+        out = decode.mla_decode(q.to(device), stored, block_table=table.to(device), context_lens=lens.to(device))
         attention_reference(q.to(_BF16), values, values[..., :512], seen=seen).assert_accurate(out.cpu())
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
-from deep_gemm_rocm.api import attention
-from deep_gemm_rocm.problems import decode
+from deep_gemm_rocm.api import decode
+from deep_gemm_rocm.problems import decode as checks
 
 CASES = [
     Problem((100, 0, 33, 5)),
@@ -131,9 +131,9 @@ def test_splits_of_a_sequence_are_its_own():
 
 
 def test_more_keys_than_can_be_shared_out(monkeypatch):
-    check = decode.check_decode
+    check = checks.check_decode
     many = {"batch": 2**12, "pages_of_sequence": 2**22}  # too many for real tensors
-    monkeypatch.setattr(attention, "check_decode", lambda *arguments: check(*arguments)._replace(**many))
+    monkeypatch.setattr(decode, "check_decode", lambda *arguments: check(*arguments)._replace(**many))
     with pytest.raises(ValueError, match="num_splits must be given where 4096 sequences of 2 heads can have up to"):
         dg.flash_attention_decode(**GOOD)
 
@@ -294,7 +294,7 @@ def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, num_splits, to
     """Block tables and lengths on a GPU aren't checked. If they are wrong, kernels read other existing pages."""
     problem = Problem((100, 33))
     expected, _ = problem.run(num_splits)
-    monkeypatch.setattr(decode, "check_pages", lambda *arguments: ())
+    monkeypatch.setattr(checks, "check_pages", lambda *arguments: ())
     problem.context_lens = (100, tokens)
     problem.block_table[1] = torch.tensor([2**31 - 1, -(2**31), 10**6]).int().repeat(9)[: problem.block_table.shape[1]]
     out = dg.flash_attention_decode(**problem.arguments, num_splits=num_splits)

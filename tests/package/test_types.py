@@ -94,17 +94,17 @@ def options(of: type) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "typed"),
+    ("name", "module", "typed"),
     [
-        ("flash_attention", "_AttentionOptions"),
-        ("flash_attention_decode", "_DecodeOptions"),
-        ("mla_decode", "_LatentOptions"),
+        ("flash_attention", "attention", "_AttentionOptions"),
+        ("flash_attention_decode", "decode", "_DecodeOptions"),
+        ("mla_decode", "decode", "_LatentOptions"),
     ],
 )
-def test_overloads_have_all_arguments(name, typed):
+def test_overloads_have_all_arguments(name, module, typed):
     parameters = inspect.signature(getattr(dg, name)).parameters.values()
     keywords = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "return_lse"}
-    assert options(getattr(dg.api.attention, typed)) == keywords
+    assert options(getattr(getattr(dg.api, module), typed)) == keywords
 
 
 def test_signatures_say_what_callers_are_returned():
