@@ -362,6 +362,15 @@ def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, tokens):
     assert torch.equal(logits[:2], expected[:2])
 
 
+def test_a_nonsensical_schedule_reaches_nothing_else():
+    problem = Paged((300, 200), 2, 32, 32)
+    beyond, most = 2**23, 2**31 - 1  # the first segment whose first key is beyond int32, and the largest number
+    schedule = torch.tensor([[0, beyond], [0, most], [most, -most], [-most, beyond + 1], [most, most]]).int()
+    operands = (problem.q, problem.cache, problem.weights, problem.context_lens, problem.block_table, schedule)
+    dg.fp8_paged_mqa_logits(*operands, 300)
+    problem.run()
+
+
 def test_metadata_gives_every_unit_as_much_as_any_other():
     lens = torch.tensor([256 * 7, 0, 1, 256 * 3 + 1]).int()
     meta = dg.get_paged_mqa_logits_metadata(lens, 64, 4)

@@ -408,14 +408,16 @@ DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgro
   const int* const own = args.schedule + 2 * workgroup;
   const int last_sequence = min(own[2], args.batch);
   const int last_segment = own[3];
+  constexpr int kKeys = MqaKeys<Shape>::kCount;
+  // No sequence has so many segments. Of more, the number of the first key would overflow.
+  constexpr int kMostSegments = __INT_MAX__ / (kMqaWaves * kKeys);
   int sequence = max(own[0], 0);
-  int segment = max(own[1], 0);
+  int segment = min(max(own[1], 0), kMostSegments);
   const int team = wave_id() / kMqaWaves;
   PagedMqaLogits<Shape, Order> logits(args);
   int turn = 0;
   while (sequence < last_sequence || (sequence == last_sequence && segment < last_segment && sequence < args.batch)) {
     logits.start(sequence);
-    constexpr int kKeys = MqaKeys<Shape>::kCount;
     if (segment * kMqaWaves * kKeys >= logits.most()) {
       ++sequence;
       segment = 0;
