@@ -21,10 +21,13 @@ def renaming(function: Callable[_P, _R], names: Mapping[str, str]) -> Callable[_
     """The function for callers that have other names for these arguments: its errors have those names.
 
     Args:
-        names: those names, by the function's own, which are words or parts of a pair such as ``a[0]``.
+        names: those names, by the function's own, which are words or parts of a pair such as ``a[0]``. A message that
+            is about ``a`` as a whole begins with it.
     """
 
     def other(name: re.Match[str]) -> str:
+        if name[0] == "a" and name.start():
+            return "a"  # the article
         return names.get(name[0]) or names.get(name["word"], name["word"]) + name["part"]
 
     def named(text: object) -> str:

@@ -19,7 +19,7 @@ from ..problems.matrices import FP8_DTYPES
 from ..problems.operands import check_head_splits, transposed, transposed_pair
 from ..problems.recipe import Recipe, check_recipe, flat_recipe
 from ..runtime import settings
-from .variants import takes_arguments_of
+from .variants import takes_arguments_of, with_names_of_v1
 
 
 @launches_of_rows("a[0]", "a[1]", "out", "c")
@@ -215,6 +215,9 @@ def fp8_gemm_nt_skip_head_mid(
     return None, launch_dense(gemm, arguments, head_splits=splits)
 
 
+fp8_gemm_nt_of_v1 = with_names_of_v1(fp8_gemm_nt)
+
+
 def gemm_fp8_fp8_bf16_nt(
     lhs: Pair,
     rhs: Pair,
@@ -224,7 +227,7 @@ def gemm_fp8_fp8_bf16_nt(
     epilogue: Epilogue = "identity",
 ) -> None:
     """``fp8_gemm_nt(lhs, rhs, out)`` under its name in DeepGEMM 1."""
-    fp8_gemm_nt(lhs, rhs, out, bias=bias, epilogue=epilogue)
+    fp8_gemm_nt_of_v1(lhs, rhs, out, bias=bias, epilogue=epilogue)
 
 
 @launches_of_rows("a", "d", "c")

@@ -18,7 +18,7 @@ from ..problems.matrices import FP8_DTYPES
 from ..problems.operands import transposed, transposed_pair
 from ..problems.recipe import Recipe, check_recipe, flat_recipe
 from ..runtime import settings
-from .variants import takes_arguments_of
+from .variants import takes_arguments_of, with_names_of_v1
 
 _BF16 = (torch.bfloat16,)
 _MAX_BLOCK_N = 256  # columns of the widest tile
@@ -226,6 +226,9 @@ def m_grouped_bf16_gemm_nt_masked(
 fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
 bf16_m_grouped_gemm_nt_masked = m_grouped_bf16_gemm_nt_masked
 
+_contiguous_of_v1 = with_names_of_v1(m_grouped_fp8_gemm_nt_contiguous)
+_masked_of_v1 = with_names_of_v1(m_grouped_fp8_gemm_nt_masked)
+
 
 def m_grouped_gemm_fp8_fp8_bf16_nt_contiguous(
     lhs: Pair,
@@ -237,7 +240,7 @@ def m_grouped_gemm_fp8_fp8_bf16_nt_contiguous(
     epilogue: Epilogue = "identity",
 ) -> None:
     """``m_grouped_fp8_gemm_nt_contiguous`` with the names of DeepGEMM 1."""
-    m_grouped_fp8_gemm_nt_contiguous(lhs, rhs, out, m_indices=m_indices, bias=bias, epilogue=epilogue)
+    _contiguous_of_v1(lhs, rhs, out, m_indices=m_indices, bias=bias, epilogue=epilogue)
 
 
 def m_grouped_gemm_fp8_fp8_bf16_nt_masked(
@@ -251,7 +254,7 @@ def m_grouped_gemm_fp8_fp8_bf16_nt_masked(
     epilogue: Epilogue = "identity",
 ) -> None:
     """``m_grouped_fp8_gemm_nt_masked`` with the names of DeepGEMM 1."""
-    m_grouped_fp8_gemm_nt_masked(lhs, rhs, out, masked_m, expected_m, bias=bias, epilogue=epilogue)
+    _masked_of_v1(lhs, rhs, out, masked_m, expected_m, bias=bias, epilogue=epilogue)
 
 
 def launch_contiguous(

@@ -21,7 +21,7 @@ from ..problems.matrices import FP8_DTYPES, check_scales, meta_of
 from ..problems.operands import flattened_pair, group_sizes
 from ..problems.recipe import VECTORS, check_recipe
 from ..runtime import settings
-from .gemm import fp8_gemm_nt
+from .gemm import fp8_gemm_nt_of_v1
 
 
 @launches
@@ -146,7 +146,8 @@ def wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor) -> None:
         rhs: FP8 [N, K] and scales fp32 [N, ceil(K/128)].
         out: fp32 [M, N].
     """
-    fp8_gemm_nt(lhs, rhs, out, c=out, recipe=(1, 1, 128))
+    check_is_tensor("out", out)
+    fp8_gemm_nt_of_v1(lhs, rhs, out, c=out, recipe=(1, 1, 128))
 
 
 def k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor, batch_sizes: Sequence[int]) -> None:
@@ -171,11 +172,14 @@ def k_grouped_wgrad_gemm_fp8_fp8_fp32_nt(lhs: Pair, rhs: Pair, out: torch.Tensor
 def _add_wgrads(
     lhs: Pair, rhs: Pair, out: torch.Tensor, batch_sizes: Sequence[int], sizes: torch.Tensor
 ) -> Described[None]:
+    """
+    Args:
+        batch_sizes: checked to be what ``sizes`` has on the device.
+    """
     check_tensor("out", out)
     a, b = flattened_pair("lhs", lhs), flattened_pair("rhs", rhs)
-    ks = group_sizes("batch_sizes", batch_sizes, 1)
-    if out.dim() == 3 and len(out) == len(ks):  # otherwise, the error below is about ``out``
-        blocks = sum(ceil_div(k, SCALE_BLOCK) for k in ks)
+    if out.dim() == 3 and len(out) == len(batch_sizes):  # otherwise, the error below is about ``out``
+        blocks = sum(ceil_div(k, SCALE_BLOCK) for k in batch_sizes)
         for name, scales, rows in (("lhs[1]", lhs[1], out.shape[1]), ("rhs[1]", rhs[1], out.shape[2])):
             meaning = f"one scale for each {SCALE_BLOCK} of each group's K and row or column of out"
             check_scales(name, meta_of(name, scales), (blocks, rows), meaning)

@@ -6,8 +6,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import torch
+
+from ..checks import renaming
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+_OF_V1 = {"a": "lhs", "b": "rhs", "d": "out", "grouped_layout": "m_indices"}
 
 
 def takes_arguments_of(function: Callable[_P, Any], **defaults: Any) -> Callable[[Callable[..., _R]], Callable[_P, _R]]:
@@ -23,3 +29,15 @@ def takes_arguments_of(function: Callable[_P, Any], **defaults: Any) -> Callable
         return variant
 
     return named
+
+
+def with_names_of_v1(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The function for callers with the names of DeepGEMM 1: its errors have those names."""
+    renamed = renaming(function, _OF_V1)
+
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if torch.compiler.is_dynamo_compiling():  # torch 2.4 can't trace what a function wraps
+            return function(*args, **kwargs)
+        return renamed(*args, **kwargs)
+
+    return called

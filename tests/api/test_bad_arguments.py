@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import re
 import traceback
 from pathlib import Path
 
@@ -189,6 +190,19 @@ def test_no_number_is_too_large_for_an_error(name):
         if not tensors(value):
             for huge in HUGE:
                 try_arguments(name, good, good | {parameter: huge})
+
+
+@pytest.mark.parametrize("name", [name for name in GOOD if "fp8_fp8" in name])
+def test_errors_have_the_names_of_deep_gemm_1(name):
+    good = GOOD[name]()
+    operands = {
+        **{parameter: None for parameter in good.keys() & {"lhs", "rhs", "out", "m_indices", "masked_m"}},
+        "lhs[0]": (None, good["lhs"][1]),
+        "rhs[1]": (good["rhs"][0], None),
+    }
+    for parameter, bad in operands.items():
+        with pytest.raises(TypeError, match=f"^{re.escape(parameter)} must be a (pair|torch.Tensor)"):
+            getattr(dg, name)(**good | {parameter.partition("[")[0]: bad})
 
 
 def with_one_change(value, change):
