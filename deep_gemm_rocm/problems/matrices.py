@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..checks import check_tensor, extent, one_of
+from ..checks import check_tensor, extent, one_of, share_memory
 from .layout import OCP_DTYPES
 from .tensors import ALIGNMENT, overlaps
 
@@ -170,11 +170,13 @@ def check_no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor]) -> Non
     """Checks that the output shares no memory with the other tensors; c may be d itself."""
     if tensors[d_name].is_meta:
         return
-    begin = tensors[d_name].data_ptr()
-    end = begin + extent(tensors[d_name])
+    d = tensors[d_name]
+    begin = d.data_ptr()
+    end = begin + extent(d)
     for name, tensor in tensors.items():
         address = tensor.data_ptr()
         if name == d_name or address >= end or begin >= address + extent(tensor):
             continue
-        if not (name == "c" and address == begin and tensor.stride() == tensors[d_name].stride()):
+        is_d = name == "c" and address == begin and tensor.stride() == d.stride()
+        if not is_d and share_memory(d, tensor):
             raise ValueError(f"{d_name} must not share memory with {name}, which is accessed while {d_name} is written")

@@ -215,6 +215,11 @@ def test_c_may_be_the_output_but_not_overlap_it(launched):
     wide = torch.zeros(M, 2 * N).bfloat16()
     with pytest.raises(ValueError, match="d must not share memory with c"):
         dg.fp8_gemm_nt(*gemm_problem(M, N, K), wide[:, :N], c=wide.view(-1)[: M * N].view(M, N))
+    with pytest.raises(ValueError, match="d must not share memory with c"):
+        dg.fp8_gemm_nt(*gemm_problem(M, N, K), wide[:, :N], c=wide[:, N - 1 : -1])
+    assert len(launched) == 1
+    dg.fp8_gemm_nt(*gemm_problem(M, N, K), wide[:, :N], c=wide[:, N:])  # between each other
+    assert len(launched) == 2
 
 
 def test_rows_of_the_output_must_not_overlap(launched):
