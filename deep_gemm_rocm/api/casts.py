@@ -63,7 +63,7 @@ def per_token_cast_to_fp8(
         ``data[m, k] * scales[m, k // 128]``. A block of zeros gives zeros. A block with a NaN or an infinity gives NaN.
 
     Raises:
-        TypeError, ValueError: ``x`` is not as above, or ``fp8_max`` not in (0, 240] in fp32.
+        TypeError, ValueError: ``x`` is not as above, or ``fp8_max`` no normal number of fp32 up to 240.
         NotImplementedError: another ``gran_k``, or packed scales.
         hip.HipError, jit.JitError: a launch or a compile failed.
 

@@ -66,7 +66,7 @@ def ceil_to_ue8m0(x: torch.Tensor) -> torch.Tensor:
     """Magnitudes rounded up to powers of two; DeepGEMM's function of this name.
 
     Args:
-        x: floating point, any shape and strides.
+        x: floating point, any shape and strides. fp64 is rounded to fp32 before.
 
     Returns:
         fp32 of the same shape, from 2^-126 to 2^127; that for infinities and NaN as well.

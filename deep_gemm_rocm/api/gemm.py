@@ -62,7 +62,8 @@ def gemm_fp8(
 
     M and N are arbitrary; N runs at full speed if it is a multiple of 8 and rows of ``out`` are 16-byte aligned. K is a
     multiple of 16. Rows of the data are contiguous, 16-byte aligned and any distance apart. Scales may have any
-    strides; multiplying data with its scales dequantises it. The data of either operand may be float8_e5m2fnuz instead.
+    strides; multiplying data with its scales dequantises it. Of each tensor, any 256 rows in sequence take less than
+    2 GiB. The data of either operand may be float8_e5m2fnuz instead.
 
     Returns:
         ``out``.
