@@ -120,14 +120,15 @@ def check_contiguous_rows(name: str, meta: TensorMeta) -> None:
 
 def check_aligned_lines(name: str, meta: TensorMeta) -> None:
     """Checks that contiguous lines, and groups, start at multiples of the 16 bytes that a lane loads."""
-    line, unit = (-2, "rows") if major_of(meta) == "k" else (-1, "columns")
-    for dimension, what in ((line, unit), (-3, "groups")):
+    copy = ".contiguous() it"
+    # A copy has the same columns where the caller's matrix is this one transposed.
+    lines = (-2, "rows", copy) if major_of(meta) == "k" else (-1, "columns", "pad them, or make K contiguous")
+    for dimension, what, advice in (lines, (-3, "groups", copy)):
         if len(meta.shape) < -dimension or meta.shape[dimension] <= 1:
             continue
         if meta.strides[dimension] * meta.dtype.itemsize % ALIGNMENT:
             raise ValueError(
-                f"{what} of {name} must be a multiple of {ALIGNMENT} bytes apart, got strides {meta.strides}; "
-                ".contiguous() it"
+                f"{what} of {name} must be a multiple of {ALIGNMENT} bytes apart, got strides {meta.strides}; {advice}"
             )
 
 

@@ -86,7 +86,7 @@ BAD = {
     "b[0] column-major": (
         data(B, fp8(N, K, strides=(1, N))),
         ValueError,
-        r"columns of b\[0\] must be a multiple of 16",
+        r"columns of b\[0\] must be a multiple of 16 bytes apart, .*; pad them, or make K contiguous",
     ),
     "b[0] of odd columns": (data(B, fp8(38, K, strides=(1, 48))), ValueError, r"b\[0\] must have a multiple of 4 rows"),
     "b[0] overlapping columns": (
