@@ -192,7 +192,7 @@ def why_unreadable(root: Path) -> str | None:
     """The reason why kernels can't be read from a cache; None if they can, or if there are none."""
     try:
         entries = [os.access(entry, os.R_OK | os.X_OK) for entry in os.scandir(root / "kernels")]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         return f"{error.filename}: {error.strerror}"

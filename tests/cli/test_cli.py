@@ -60,6 +60,7 @@ def test_info_says_where_kernels_go_that_cannot_be_kept(invoke, tmp_path, monkey
     output = invoke("info").output
     private = tmp_path / f"deep_gemm_rocm_cache-{os.geteuid()}"
     assert f"kernel cache   {tmp_path}/file/cache (0 kernels" in output
+    assert "can't be read" not in output  # what isn't there can't be opened with chmod
     assert f"can't be written ({tmp_path}/file: Not a directory), so new kernels go to {private} (0 kernels" in output
     private.chmod(0o777)
     assert "so each process compiles its own kernels" in invoke("info").output
