@@ -326,8 +326,9 @@ def _build(source: Source, toolchain: Toolchain, entry: Path) -> Artefact:
     try:
         _publish(build, manifest, entry)
     except OSError as error:
+        reason = error.args[0][0][-1] if isinstance(error, shutil.Error) else error  # of many files, the first's
         warnings.warn(
-            f"the kernel cache can't keep {entry}: {error}. The kernel was compiled for this process only; "
+            f"the kernel cache can't keep {entry}: {reason}. The kernel was compiled for this process only; "
             "set DG_JIT_CACHE_DIR to a folder that can be written.",
             RuntimeWarning,
             stacklevel=2,
