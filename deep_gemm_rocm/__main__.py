@@ -16,8 +16,10 @@ from rich.text import Text
 from . import __version__
 from .api.warmup import models
 from .cli import UsageError, cache, in_a_folder, sim
+from .heuristics.tables import TableError
 from .jit import JitError
 from .runtime.hip import HipError, NoDeviceError
+from .runtime.settings import SettingError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="FP8 kernels for AMD's MI300X, real or simulated.")
 
@@ -117,7 +119,9 @@ def bench(
         Path | None, typer.Option(help="File for all numbers, with versions and clocks.", callback=in_a_folder)
     ] = None,
     markdown: Annotated[Path | None, typer.Option(help="File for a report.", callback=in_a_folder)] = None,
-    plot: Annotated[Path | None, typer.Option(help="Folder for plots (PNG, needs matplotlib).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Folder for plots (PNG, needs matplotlib).", file_okay=False)
+    ] = None,
     check: Annotated[
         bool, typer.Option(help="Check results. Without, simulated times come several times quicker.")
     ] = True,
@@ -216,7 +220,6 @@ def calibrate(
             "--out",
             "-o",
             help="File for the constants, for DG_SIM_TIMING_CONSTANTS.",
-            dir_okay=False,
             callback=in_a_folder,
         ),
     ] = Path("timing_constants.toml"),
@@ -237,7 +240,7 @@ def _finish(command: Callable[[Console], bool]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     try:
         good = command(console)
-    except (JitError, HipError, NoDeviceError, UsageError) as error:
+    except (JitError, HipError, NoDeviceError, SettingError, TableError, UsageError, OSError) as error:
         console.print(Text.assemble((type(error).__name__, "red"), f": {error}"))
         good = False
     raise typer.Exit(0 if good else 1)

@@ -12,7 +12,13 @@ class UsageError(Exception):
 
 
 def in_a_folder(file: Path | None) -> Path | None:
-    """A callback for an option that names a file to write: its folder must be there before long measurements begin."""
+    """A callback for an option that names a file to write: its folder must be there before long measurements begin.
+
+    Raises:
+        BadParameter: there is no such folder, or the file is a folder itself.
+    """
     if file is not None and not file.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {file.parent}")
+    if file is not None and file.is_dir():
+        raise typer.BadParameter(f"{file} is a folder")
     return file

@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 from . import session
 
 
+class SettingError(ValueError):
+    """An environment variable has a value that it can't have; the message names both."""
+
+
 class Values(NamedTuple):
     """Attributes:
     alignment: in contiguous layouts, each group's first row is a multiple of this.
@@ -38,11 +42,11 @@ def _switched_on(name: str) -> bool:
     """Whether an environment variable is 1.
 
     Raises:
-        ValueError: it is neither 0 nor 1.
+        SettingError: it is neither 0 nor 1.
     """
     value = os.environ.get(name) or "0"
     if value not in ("0", "1"):
-        raise ValueError(f"{name} must be 0 or 1, got {value!r}")
+        raise SettingError(f"{name} must be 0 or 1, got {value!r}")
     return value == "1"
 
 

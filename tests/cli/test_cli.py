@@ -16,7 +16,7 @@ from deep_gemm_rocm.__main__ import app, bench
 from deep_gemm_rocm.benchmarks.operations import OPERATIONS
 from deep_gemm_rocm.cli import attention_demo, demo
 from deep_gemm_rocm.jit import folders, toolchain
-from deep_gemm_rocm.runtime import hip
+from deep_gemm_rocm.runtime import hip, session
 
 
 @pytest.fixture
@@ -122,6 +122,23 @@ def test_errors_are_told_without_a_traceback(invoke, monkeypatch):
     assert isinstance(result.exception, SystemExit)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("DG_BATCH_INVARIANT", "yes", "SettingError: DG_BATCH_INVARIANT must be 0 or 1, got 'yes'"),
+        ("DG_TUNED_TABLE", "/absent", "FileNotFoundError: [Errno 2] DG_TUNED_TABLE can't be read: No such file"),
+        ("DG_TUNED_TABLE", __file__, f"TableError: {__file__}, line 1: expected the columns kind, m, n, k"),
+    ],
+)
+def test_mistakes_in_the_environment_are_told_without_a_traceback(invoke, small, monkeypatch, variable, value, message):
+    monkeypatch.setenv(variable, value)
+    with session.using(session.Session()):  # which reads the environment anew
+        result = invoke("demo")
+    assert result.exit_code == 1
+    assert message in result.output
+    assert isinstance(result.exception, SystemExit)
+
+
 def words(output: str) -> str:
     return " ".join(output.replace("│", " ").split())
 
@@ -154,6 +171,9 @@ def test_a_file_without_a_folder_is_refused_before_measuring(invoke, tmp_path, c
     assert result.exit_code == 2
     assert "there is no folder" in words(result.output)
     assert option in result.output
+    result = invoke(command, option, str(tmp_path))
+    assert result.exit_code == 2
+    assert "is a folder" in words(result.output)
 
 
 @pytest.mark.slow
