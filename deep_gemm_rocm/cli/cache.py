@@ -24,7 +24,7 @@ app = typer.Typer(no_args_is_help=True, help="Look at, check, clear up and ship 
 def list_kernels() -> None:
     """List the kernels, the least recently used one first."""
     with _folder() as (console, root):
-        entries = cache.entries(root)
+        entries, limit = cache.entries(root), cache.max_bytes()
         table = Table(Column("kernel", overflow="fold"), "KiB", "compile", "compiler", "last used", box=SIMPLE)
         for entry in entries:
             manifest = cache.manifest_of(entry.path)
@@ -34,7 +34,7 @@ def list_kernels() -> None:
             table.add_row(f"{name}-{key[:8]}", f"{entry.bytes / 1024:.0f}", *noted, used)
         if entries:
             console.print(table)
-        console.print(f"{_amount(entries)} in {escape(str(root))}, which may grow to {cache.max_bytes() // 2**20} MiB")
+        console.print(f"{_amount(entries)} in {escape(str(root))}, which may grow to {limit // 2**20} MiB")
 
 
 @app.command()
