@@ -492,6 +492,15 @@ def test_a_model_needs_few_kernels_whatever_the_batch(model):
         assert set(kernel_names([drawn])) <= set(wanted)
 
 
+@pytest.mark.parametrize("model", warmup.models())
+def test_a_model_has_the_casts_of_its_layers_and_weights_as_servers_have_them(model):
+    workloads = warmup.load(warmup.models()[model])
+    functions = {workload.function for workload in workloads}
+    if "fp8_gemm_nt" in functions or any(workload.arguments.get("x") for workload in workloads):
+        assert "per_token_cast_to_fp8" in functions
+    assert not any(workload.dtype == torch.int8 for workload in workloads)  # plug-ins shuffle weights in MXFP4
+
+
 @pytest.mark.parametrize(
     ("function", "arguments", "error"),
     [
