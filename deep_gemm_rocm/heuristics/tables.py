@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_type_hints
 
+from ..files import replacing
 from .gemm_config import NUM_CUS
 
 _FLOPS_PER_CLOCK = {1: 4096, 2: 2048, 4: 1024}  # of a CU, by the bytes of an element
@@ -131,13 +132,11 @@ class Table(Generic[_Row]):
 
     def write(self, path: Path) -> None:
         """All rows in order, by way of another file, so that the old one is whole until the new one is."""
-        temporary = path.with_name(path.name + ".new")
-        with open(temporary, "w", newline="", encoding="utf-8") as file:
+        with replacing(path) as new, open(new, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             writer.writeheader()
             for key in sorted(self.rows, key=str):
                 writer.writerow(self.rows[key].as_fields())
-        temporary.replace(path)
 
     def has(self, problem: Any) -> bool:
         """Whether there is a row for just this problem."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from ..files import replacing
 from . import cache, folders
 from .cache import MANIFEST_FILE, Entry
 from .errors import CacheError
@@ -73,7 +74,7 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def export(root: Path, file: Path) -> int:
-    """Writes every whole kernel of the cache into a .tar.gz file.
+    """Writes every whole kernel of the cache into a .tar.gz file, which is there once it is complete.
 
     Returns:
         The number of kernels.
@@ -82,7 +83,7 @@ def export(root: Path, file: Path) -> int:
         OSError: the file can't be written.
     """
     count = 0
-    with tarfile.open(file, "w:gz") as archive:
+    with replacing(file) as new, tarfile.open(new, "w:gz") as archive:
         for entry in sorted(cache.entries(root), key=lambda entry: entry.path):
             if cache.manifest_of(entry.path):
                 archive.add(entry.path, entry.path.name, filter=_anonymous)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..files import replacing
 from ..simulator import KernelCounters, KernelProfile, source_name
 
 _FORMAT = 1
@@ -104,7 +105,8 @@ def add(path: Path, measurement: Measurement) -> None:
     kept = {found.key: found for found in read(path)} if path.exists() else {}
     kept[measurement.key] = measurement
     stored = {"format": _FORMAT, "kernels": [dataclasses.asdict(found) for found in kept.values()]}
-    path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    with replacing(path) as new:
+        new.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 
 
 class Change(NamedTuple):

@@ -405,6 +405,17 @@ def test_a_cache_is_shipped(six_kernels, tmp_path, monkeypatch, compiler):
     assert (entry.stat().st_mode & 0o777, (entry / "kernel.so").stat().st_mode & 0o777) == (0o755, 0o644)
 
 
+def test_an_export_that_fails_leaves_an_earlier_one(root, tmp_path, compiler, monkeypatch):
+    cache.obtain(SOURCE, compiler)
+    file = tmp_path / "kernels.tar.gz"
+    file.write_bytes(b"an earlier one")
+    monkeypatch.setattr("tarfile.TarFile.add", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        maintenance.export(root, file)
+    assert file.read_bytes() == b"an earlier one"
+    assert not list(tmp_path.glob("*.new"))
+
+
 def test_headers_are_shipped_too(root, tmp_path, compiler):
     entry = cache.obtain(SOURCE, compiler).library.parent
     maintenance.export(root, tmp_path / "kernels.tar.gz")

@@ -23,7 +23,7 @@ LAYERS = (
     ("jit",),
     ("runtime",),
     ("simulator",),
-    ("checks", "forking", "logs"),
+    ("checks", "files", "forking", "logs"),
 )
 RANK = {name: rank for rank, layer in enumerate(reversed(LAYERS)) for name in layer}
 # The package's own namespace has every public function. Only programs may use it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from deep_gemm_rocm.__main__ import app
+from deep_gemm_rocm.files import replacing
+from deep_gemm_rocm.workbench import measurements
 
 pytestmark = pytest.mark.unsanitized
 
@@ -84,6 +87,30 @@ def test_launches_are_kept_beside_others_in_a_file(tmp_path):
     assert "1 of 2 launches take over 5% longer, or are missing" in done.output
     assert "only before" in done.output
     assert compare(after, before, "--tolerance", 5).exit_code == 0
+
+
+def test_a_full_disk_loses_no_launch_of_a_file(tmp_path, monkeypatch):
+    """Links are followed, and what can't be replaced, such as a pipe, is written itself."""
+    file, link = measure(tmp_path, "kept.json"), tmp_path / "link.json"
+    link.symlink_to(file)
+    before = file.read_text()
+    [measurement] = measurements.read(file)
+
+    def half(path, text, **_):
+        path.write_bytes(text[:100].encode())
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.write_text", half)
+        with pytest.raises(OSError, match="no space left"):
+            measurements.add(link, measurement)
+    assert file.read_text() == before
+    assert not list(tmp_path.glob("*.new"))
+    measurements.add(link, dataclasses.replace(measurement, kernel="another"))
+    assert link.is_symlink()
+    assert len(measurements.read(file)) == 2
+    with replacing(Path("/dev/null")) as new:
+        assert new == Path("/dev/null")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 2, "kernels": []}', '{"format": 1, "kernels": [{}]}', "[]"])
