@@ -40,7 +40,11 @@ def run(console: Console, file: Path, jobs: int | None) -> bool:
         f"{file.stem}: {len(kernels)} kernels in {seconds:.1f} s, {len(kernels) - found} compiled and {found} "
         f"found in the cache {escape(str(folders.folder()))}"
     )
-    lost = sum(not kernel.artefact.library.is_relative_to(folders.folder()) for kernel in kernels)
-    if lost:
-        console.print(f"[red]{lost} of them could not be kept there[/], and will be compiled again")
-    return lost == 0
+    root = folders.folder()
+    elsewhere = [kernel.artefact.library for kernel in kernels if not kernel.artefact.library.is_relative_to(root)]
+    if elsewhere:
+        *_, last = folders.places(root)
+        is_kept = all(library.is_relative_to(last) for library in elsewhere)
+        then = f"but in {escape(str(last))}" if is_kept else "and will be compiled again"
+        console.print(f"[red]{len(elsewhere)} of them could not be kept there[/], {then}")
+    return not elsewhere

@@ -15,6 +15,7 @@ from deep_gemm_rocm import jit
 from deep_gemm_rocm.__main__ import app
 from deep_gemm_rocm.api import warmup
 from deep_gemm_rocm.api.warmup import Workload
+from deep_gemm_rocm.jit import folders
 from deep_gemm_rocm.launch import planning, repeated
 from deep_gemm_rocm.problems.experts import MAX_TOKENS, MAX_TOP_K
 from deep_gemm_rocm.testing import assert_accurate, gemm_problem, gemm_reference
@@ -647,7 +648,12 @@ def test_the_command_fails_where_kernels_cannot_be_kept(cold, tmp_path, monkeypa
     (tmp_path / "mine.json").write_text(json.dumps([{"function": "fp8_gemm_nt", "m": 3, "n": 96, "k": 256}]))
     result = invoke("--shapes", str(tmp_path / "mine.json"))
     assert result.exit_code == 1
-    assert "1 of them could not be kept there" in result.output
+    assert f"1 of them could not be kept there, but in {folders.private_folder()}" in result.output
+    monkeypatch.setattr(folders, "private_folder", lambda: tmp_path / "a file" / "private")
+    jit.forget()
+    result = invoke("--shapes", str(tmp_path / "mine.json"))
+    assert result.exit_code == 1
+    assert "1 of them could not be kept there, and will be compiled again" in result.output
 
 
 @pytest.mark.parametrize(
