@@ -78,6 +78,9 @@ def warmup(
     shapes: Annotated[
         Path | None, typer.Option(help="A file of workloads, see docs/serving.md.", exists=True, dir_okay=False)
     ] = None,
+    ranks: Annotated[
+        int, typer.Option(min=1, help="Ranks that share the weights of a layer (tensor parallelism).")
+    ] = 1,
     jobs: Annotated[int | None, typer.Option(min=1, help="Compiles at once; as many as CPUs by default.")] = None,
 ) -> None:
     """Compile all kernels that a model needs into the kernel cache."""
@@ -88,7 +91,7 @@ def warmup(
     file = shapes if model is None else models()[model]
     if file is None or (model is not None and shapes is not None):
         raise typer.BadParameter("give one of them", param_hint="--model, --shapes")
-    _finish(lambda console: run(console, file, jobs))
+    _finish(lambda console: run(console, file, ranks, jobs))
 
 
 @app.command()

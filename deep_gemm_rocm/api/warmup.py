@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from .. import jit
 from ..checks import check_int
 from ..heuristics import collecting_begins
 from ..launch import planning
+from ..problems.four_bits import FOUR_BIT_DTYPES
+from ..problems.gemm_kind import GROUP
+from ..problems.layout import align
 from .warmup_calls import ARGUMENTS, FUNCTIONS
 
 _MODELS = Path(__file__).resolve().parents[1] / "models"
@@ -25,7 +28,7 @@ _ALL_M = range(1, 32769)
 _FEW = 200
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Workload:
     """Calls of one function with each m in ``m_list``; see ``warmup_kernels`` for the fields."""
 
@@ -36,7 +39,7 @@ class Workload:
     num_groups: int = 1
     d_dtype: torch.dtype = torch.bfloat16
     dtype: torch.dtype | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """
@@ -144,24 +147,31 @@ def models() -> dict[str, Path]:
     return {file.stem: file for file in sorted(_MODELS.glob("*.json"))}
 
 
-def load(file: Path) -> list[Workload]:
+def load(file: Path, ranks: int = 1) -> list[Workload]:
     """Reads the workloads in a file: a JSON list of objects with ``function``, ``n`` and ``k``.
 
     Optional are ``num_groups``, ``arguments``, ``d_dtype`` and ``dtype`` (such as ``bfloat16``, ``float32``,
     ``float8_e4m3fnuz``), and ``m``, a number or a list of numbers. Without ``m``, the workload covers every M from 1 to
-    32768.
+    32768. ``divided`` names the sizes of which each rank has a share: ``"n"``, ``"k"``, or both in a list. ``kv_heads``
+    tells a projection to heads of q, k and v, which are its columns, the number and the width of the heads of k: a rank
+    has at least one of them and one of v.
+
+    Args:
+        ranks: how many ranks share the weights of a layer (tensor parallelism).
 
     Raises:
-        ValueError: the file is not of that form.
+        TypeError, ValueError: ``ranks`` is no int from 1 on, the file is not of that form, or a size in it can't be
+            divided among so many ranks.
         OSError: it can't be read.
     """
+    check_int("ranks", ranks, 1)
     try:
         entries = json.loads(file.read_bytes())
     except ValueError as error:
         raise ValueError(f"{file} must be JSON: {error}") from error
     if not isinstance(entries, list) or not entries:
         raise ValueError(f"{file} must be a JSON list of at least one object")
-    return [_workload(f"{file}, entry {index}", entry) for index, entry in enumerate(entries)]
+    return [_workload(f"{file}, entry {index}", entry, ranks) for index, entry in enumerate(entries)]
 
 
 def plan(workloads: Iterable[Workload]) -> list[jit.Request]:
@@ -229,10 +239,10 @@ def compile_all(
             raise
 
 
-def _workload(where: str, entry: Any) -> Workload:
+def _workload(where: str, entry: Any, ranks: int) -> Workload:
     if not isinstance(entry, dict):
         raise ValueError(f"{where} must be an object, got {entry!r}")
-    known = {"function", "m", "n", "k", "num_groups", "d_dtype", "dtype", "arguments"}
+    known = {"function", "m", "n", "k", "num_groups", "d_dtype", "dtype", "arguments", "divided", "kv_heads"}
     if unknown := entry.keys() - known:
         raise ValueError(f"{where} has unknown keys {sorted(unknown)}; known are {sorted(known)}")
     if missing := {"function", "n", "k"} - entry.keys():
@@ -245,7 +255,7 @@ def _workload(where: str, entry: Any) -> Workload:
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"{where}: {name} must be the name of a dtype of torch, got {entry[name]!r}")
     try:
-        return Workload(
+        whole = Workload(
             entry["function"],
             [m] if isinstance(m, int) else m,
             entry["n"],
@@ -254,5 +264,39 @@ def _workload(where: str, entry: Any) -> Workload:
             arguments=entry.get("arguments", {}),
             **dtypes,
         )
+        return dataclasses.replace(whole, **_shares(whole, entry, ranks))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def _shares(whole: Workload, entry: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    """The sizes of which each rank has a share."""
+    divided = entry.get("divided", [])
+    names = [divided] if isinstance(divided, str) else divided
+    if not isinstance(names, list) or not all(name in ("n", "k") for name in names):
+        raise ValueError(f'divided must be "n", "k" or a list of both, got {divided!r}')
+    shares = {
+        name: _share(name, getattr(whole, name), ranks) for name in names if name != "n" or "kv_heads" not in entry
+    }
+    if "kv_heads" in entry:
+        shares["n"] = _share_of_heads(whole.n, entry["kv_heads"], ranks)
+    if whole.dtype in FOUR_BIT_DTYPES and "n" in shares:
+        shares["n"] = align(shares["n"], GROUP)  # servers pad experts to whole groups
+    return shares
+
+
+def _share(name: str, size: int, ranks: int) -> int:
+    if size % ranks:
+        raise ValueError(f"{name}={size} can't be divided among {ranks} ranks")
+    return size // ranks
+
+
+def _share_of_heads(n: int, kv_heads: Any, ranks: int) -> int:
+    """A rank's columns of a projection to heads of q, k and v. Ranks beyond the number of heads of k have copies."""
+    if not isinstance(kv_heads, list) or len(kv_heads) != 2:
+        raise ValueError(f"kv_heads must be [number, width], got {kv_heads!r}")
+    number, width = (check_int(f"kv_heads[{index}]", value, 1) for index, value in enumerate(kv_heads))
+    if number % ranks and ranks % number:
+        raise ValueError(f"{number} heads of keys can't be divided among {ranks} ranks")
+    own = max(number // ranks, 1)
+    return _share("n", n - 2 * number * width, ranks) + 2 * own * width

@@ -14,11 +14,11 @@ from ..api import warmup
 from ..jit import folders
 
 
-def run(console: Console, file: Path, jobs: int | None) -> bool:
-    """Compiles the kernels for the workloads in ``file``, and prints their number and the time."""
+def run(console: Console, file: Path, ranks: int, jobs: int | None) -> bool:
+    """Compiles one rank's kernels for the workloads in ``file``, and prints their number and the time."""
     start = time.perf_counter()
     try:
-        wanted = warmup.plan(warmup.load(file))
+        wanted = warmup.plan(warmup.load(file, ranks))
     except (ValueError, TypeError, OSError) as error:
         console.print(f"[red]{type(error).__name__}[/]: {escape(str(error))}")
         return False

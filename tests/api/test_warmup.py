@@ -502,6 +502,28 @@ def test_a_model_has_the_casts_of_its_layers_and_weights_as_servers_have_them(mo
     assert not any(workload.dtype == torch.int8 for workload in workloads)  # plug-ins shuffle weights in MXFP4
 
 
+def test_ranks_share_weights_as_servers_divide_them():
+    def sizes(model, ranks):
+        of_ranks = warmup.load(warmup.models()[model], ranks)
+        return {(workload.function, workload.n, workload.k, workload.num_groups) for workload in of_ranks}
+
+    deepseek = sizes("deepseek-v3", 8)
+    assert ("fp8_gemm_nt", 2112, 7168, 1) in deepseek  # each rank has all of it
+    assert ("fp8_gemm_nt", 24576 // 8, 1536, 1) in deepseek
+    assert ("fp8_gemm_nt", 7168, 16384 // 8, 1) in deepseek
+    assert ("fused_moe", 2048 // 8, 7168, 256) in deepseek
+    assert ("fused_moe", 2048, 7168, 32) in deepseek  # where ranks have experts of their own
+    assert ("silu_and_mul_cast_to_fp8", 2048 // 8, 4096 // 8, 1) in deepseek
+    # 64 heads of q and four of k and v, of which eight ranks have copies.
+    assert ("fp8_gemm_nt", (8 + 1 + 1) * 128, 4096, 1) in sizes("qwen-3-235b", 8)
+    assert ("fp8_gemm_nt", (32 + 2 + 2) * 128, 4096, 1) in sizes("qwen-3-235b", 2)
+    assert ("fused_moe", 384, 2880, 128) in sizes("gpt-oss-120b", 8)  # 360, of whole groups
+    with pytest.raises(ValueError, match="entry 1: n=24576 can't be divided among 7 ranks"):
+        sizes("deepseek-v3", 7)
+    with pytest.raises(ValueError, match="entry 0: 8 heads of keys can't be divided among 3 ranks"):
+        sizes("glm-4.5", 3)
+
+
 @pytest.mark.parametrize(
     ("function", "arguments", "error"),
     [
@@ -630,14 +652,16 @@ def invoke(*arguments: str):
 
 def test_the_command_compiles_what_a_file_lists(cold, tmp_path):
     file = tmp_path / "mine.json"
-    file.write_text(json.dumps([{"function": "fp8_gemm_nt", "m": [3, 16], "n": 96, "k": 256}]))
-    first = invoke("--shapes", str(file), "--jobs", "2")
+    file.write_text(json.dumps([{"function": "fp8_gemm_nt", "m": [3, 16], "n": 768, "k": 256, "divided": "n"}]))
+    first = invoke("--shapes", str(file), "--ranks", "8", "--jobs", "2")
     assert first.exit_code == 0, first.output
     assert "mine: compiling 1 kernels" in first.output
     assert "mine: 1 kernels in" in first.output
     assert "1 compiled and 0 found in the cache" in first.output
     assert len(list(cold.glob("kernels/*"))) == 1
     jit.forget()
+    again = [{"function": "fp8_gemm_nt", "m": [3, 16], "n": 96, "k": 256}]  # a rank's share
+    file.write_text(json.dumps(again))
     assert "0 compiled and 1 found in the cache" in invoke("--shapes", str(file)).output
 
 
@@ -667,6 +691,11 @@ def test_the_command_fails_where_kernels_cannot_be_kept(cold, tmp_path, monkeypa
         ('[{"function": "gemm", "n": 128, "k": 128}]', "entry 0: the function's name must be one of"),
         ('[{"function": "fp8_gemm_nt", "n": 128, "k": "many"}]', "entry 0: k must be an int, got str"),
         ('[{"function": "fp8_gemm_nt", "n": 128, "k": 128, "d_dtype": "Tensor"}]', "must be the name of a dtype"),
+        ('[{"function": "fp8_gemm_nt", "n": 128, "k": 128, "divided": "m"}]', 'divided must be "n", "k" or a list of'),
+        (
+            '[{"function": "fp8_gemm_nt", "n": 999, "k": 128, "divided": "n", "kv_heads": 8}]',
+            "entry 0: kv_heads must be [number, width], got 8",
+        ),
         (
             '[{"function": "fp8_gemm_nt", "n": 128, "k": 100, "m": 1}]',
             "fp8_gemm_nt with n=128, k=100: K must be a multiple of 16, got 100",
