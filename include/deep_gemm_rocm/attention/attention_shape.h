@@ -1,9 +1,9 @@
-// How the threads of a workgroup share a tile of queries, and sizes.
+// How the waves of a workgroup share a tile of queries, and the sizes of tiles in registers and LDS.
 //
-// Each wave has kMfmaRows queries of its own, and all keys. Logits are computed transposed, keys as rows and queries as
-// columns of the MFMA's result. So a lane has one query, and its probabilities are the operand of the second product as
-// they are; its result is transposed, too, and has the same query in the lane. Nothing moves between lanes but the
-// maximum over a query's two or four lane groups.
+// Each wave has kMfmaRows queries of its own, and goes through all keys. Logits are computed transposed: keys are the
+// rows and queries the columns of the MFMA's result. So each lane holds logits of one query, and its probabilities are
+// already laid out as an operand of the second product. That result is transposed, too: the lane keeps its query. Only
+// the maximum is exchanged between lanes, over the two or four lane groups that share a query.
 #pragma once
 
 #include "deep_gemm_rocm/attention/attention_arguments.h"
@@ -22,8 +22,8 @@ struct AttentionShape {
   using SequenceTokens = SequenceTokens_;  // where keys and values are, see sequence_tokens.h
   using Mfma = deep_gemm_rocm::Mfma<T, T, kMfmaRows>;
   static constexpr int kMostLdsBytes = 64 * 1024;
-  static constexpr bool kTakeTurns = kTakeTurns_;  // whether one half of the waves multiplies while the other doesn't
-  // Whether LDS is filled beside MFMAs, and not beside the softmax, which in FP8 takes longer than the MFMAs.
+  static constexpr bool kTakeTurns = kTakeTurns_;  // ping-pong: one half of the waves multiplies, the other doesn't
+  // Whether a wave fills LDS while it multiplies, not in its softmax, which in FP8 takes longer than the MFMAs.
   static constexpr bool kFillsBesideMfmas = sizeof(T) == 1;
   static constexpr bool kHasHeadFactors = kFactors == Factors::kHeads;
   static constexpr bool kHasTokenFactors = kFactors == Factors::kTokens;
@@ -42,12 +42,12 @@ struct AttentionShape {
   // A block of keys is 128 bytes of a row of Vᵀ.
   static constexpr int kBlockK = kBlockKBytes / sizeof(T);
   static constexpr int kKeyFragments = kBlockK / kMfmaRows;
-  static constexpr int kValueRows = round_up(kValueDim, kMfmaRows);  // of Vᵀ, those past its last one of no use
+  static constexpr int kValueRows = round_up(kValueDim, kMfmaRows);  // of Vᵀ, padded to whole MFMA tiles
   static constexpr int kValueFragments = kValueRows / kMfmaRows;
   static constexpr int kRun = kChunkBytes / sizeof(T);
   using KeyOrder = RowsInRuns<Mfma, kRun>;
 
-  // A key has kDBlocks rows of 128 bytes in LDS, in tiles of kBlockK keys one after another.
+  // In LDS a key is split into kDBlocks rows of 128 bytes. Tile i, of kBlockK rows, has the i-th row of each key.
   static constexpr int kHeadBytes = kHeadDim * sizeof(T);
   static constexpr int kKeyBytes = kHeadDim * sizeof(Cache);  // in memory
   static constexpr int kDBlocks = ceil_div(kHeadBytes, kBlockKBytes);
@@ -59,7 +59,7 @@ struct AttentionShape {
   static constexpr int kValueTileBytes = kValueRows * kBlockKBytes;
   static constexpr int kKeyStageBytes = kDBlocks * kKeyTileBytes;
 
-  // Blocks of keys, and of values, that LDS holds.
+  // Stages of LDS: blocks of keys, and of values, that it holds at once.
   static constexpr int kKeyStages = kTakeTurns ? 2 : 1;
   static constexpr int kValueStages = kTakeTurns && 2 * (kKeyStageBytes + kValueTileBytes) <= kMostLdsBytes ? 2 : 1;
   static constexpr int kLdsBytes = kKeyStages * kKeyStageBytes + kValueStages * kValueTileBytes;

@@ -8,12 +8,12 @@
 
 namespace deep_gemm_rocm {
 
-// The tokens of one sequence, from `first` of its tensor on.
+// The tokens of one sequence: `count` of them, from index `first` of the tensor on.
 struct Tokens {
   int first, count;
 };
 
-// Queries from `first_query` of a sequence on, of one head.
+// A tile of queries of one sequence and head. first_query is counted from the sequence's first query.
 struct QueryTile {
   int sequence, head, first_query;
   Tokens queries, keys;
@@ -49,11 +49,12 @@ struct Visibility {
   }
 };
 
-// All tiles of all heads and sequences. Tiles with the most keys under a causal mask come first, so that short ones
-// fill up the end. Among equals, heads that share keys follow each other on an XCD and share its L2.
+// The order in which workgroups take the tiles of all heads and sequences. Tiles with the most keys under a causal mask
+// come first, so that the short ones balance the load at the end. Among tiles with equally many keys, heads that share
+// keys follow each other on an XCD and share its L2.
 //
-// Padded sequences' heads come in groups, so that tiles that share keys run at about the same time. A group has about
-// two tiles for each CU, enough for its short tiles to even out its long ones.
+// Heads of padded sequences are taken in groups, so that tiles that share keys run at about the same time. A group has
+// about two tiles for each CU, enough for its short tiles to even out its long ones.
 template <int kBlockQ, int kNumXcds>
 class QueryTiles {
   static constexpr int kGroupTiles = 64;  // of an XCD
@@ -91,7 +92,7 @@ class QueryTiles {
     return true;
   }
 
-  // Sequences have as many tiles as they need. A tile's sequence is found by a prefix sum over 64 sequences at a time.
+  // Packed sequences differ in their number of tiles. A prefix sum over 64 sequences at a time finds a tile's sequence.
   DG_DEVICE bool find_packed(int index, QueryTile& tile) const {
     const int wanted = index / args_.heads;
     for (int first = 0, before = 0; first < args_.batch; first += kWaveSize) {
@@ -132,7 +133,7 @@ class QueryTiles {
     return sequence < args_.batch ? ceil_div(tokens(args_.cu_seqlens_q, sequence, args_.tokens_q).count, kBlockQ) : 0;
   }
 
-  // A sequence's tokens, which are in the tensor whatever cu_seqlens holds.
+  // A sequence's tokens, clamped to the tensor, whatever cu_seqlens holds.
   DG_DEVICE Tokens tokens(const int* cu_seqlens, int sequence, int all) const {
     const Buffer ends{cu_seqlens, (args_.batch + 1) * static_cast<unsigned>(sizeof(int))};
     const int begin = min(max(ends.load<int>(sequence * sizeof(int)), 0), all);

@@ -1,4 +1,5 @@
-// Combines the partial results that decode kernels have for parts of a sequence's keys.
+// The second kernel of split-K decoding: combines the partial results that a decode kernel has stored for parts of a
+// sequence's keys.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
@@ -14,8 +15,8 @@ namespace deep_gemm_rocm {
 
 constexpr int kCombiningWaves = 4;  // of a workgroup
 
-// With few queries most of the time is latency: loads of many parts are under way at once, and four waves share the
-// values of a wide head. With many, waves of fewer registers and more work each are quicker.
+// With few queries, latency takes most of the time: so many parts are loaded at once, and four waves share the values
+// of a wide head. With many queries, waves with fewer registers and more work each are faster.
 template <int kValueDim>
 constexpr int waves_of_query(bool few_queries) {
   return few_queries && kValueDim % (8 * kWaveSize) == 0 ? 4 : 1;
@@ -26,7 +27,8 @@ constexpr bool are_few(int64_t queries) {
   return queries * waves_of_query<kValueDim>(true) <= 2048;
 }
 
-// One query and head. A lane has some of the values and, for weights, some of the parts.
+// Combines the parts of one query and head. Each lane adds up some of the values, and computes the weights of some of
+// the parts.
 template <class Shape, bool kFewQueries>
 class PartCombiner {
   using Out = typename Shape::Out;
@@ -39,7 +41,7 @@ class PartCombiner {
   }
   static constexpr int kVector = kValueDim % kWaveSize == 0 ? widest(8) : 1;
   static constexpr int kVectors = ceil_div(kValueDim, kVector * kWaveSize * kWaves);
-  // Parts that a wave loads before it adds them up: of many, and of the last few.
+  // Parts that a wave loads at once before it adds them up: kManyParts as long as there are so many, then kFewParts.
   static constexpr int kFewParts = kFewQueries ? 8 : 4;
   static constexpr int kManyParts = kFewQueries ? 24 : kFewParts;
   using Values = Vector<float, kVector>;
@@ -56,8 +58,9 @@ class PartCombiner {
   // Whether there are several parts. A single one is the output already.
   DG_DEVICE bool has_parts() const { return num_parts_ != 1; }
 
-  // Adds up the parts in order, each with the weight of its keys. If a sum isn't finite, weights are divided by their sum
-  // before, as large values may have overflowed, and infinities are added without weights.
+  // Adds up the parts in order, each weighted by its sum of exponentials; store() divides by the sum of weights. If a
+  // result isn't finite, large values may have overflowed. Then the parts are added up again with weights that are
+  // already divided by their sum, and infinite values are added without weights.
   DG_DEVICE void add_up() {
     find_highest();
     add_up_values<false>(1);
@@ -101,7 +104,7 @@ class PartCombiner {
   DG_DEVICE int64_t row_of(int part) const { return static_cast<int64_t>(first_part_ + part) * first_.queries + row_; }
   DG_DEVICE float log2_sum(int part) const { return part < num_parts_ ? first_.split_lse[row_of(part)] : -kInfinity; }
 
-  // The largest sum and, if it is stored, the largest logit.
+  // Finds the largest lse of all parts, to which weights are relative, and the largest logit if it is an output.
   DG_DEVICE void find_highest() {
     const auto& args = decode_arguments();
     const bool has_logits = args.max_logits != nullptr;
@@ -152,7 +155,8 @@ class PartCombiner {
     });
     static_for<kParts>([&](int i) {
       const float weight = read_lane(weight_of_lane, begin + i);
-      // A part without keys that count is zeros. The weights of others are above 0, even if they underflow.
+      // A part in which the query sees no key holds zeros. All other weights are positive, though they may underflow
+      // to 0; add_value() relies on that.
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         const Values values = of_parts[i][v].values();

@@ -1,24 +1,24 @@
-// The arguments of a decode kernel. DecodeArguments in launch/attention.py is the same structure.
+// The arguments of a decode kernel. DecodeArguments in launch/decode.py is the same structure.
 #pragma once
 
 #include "deep_gemm_rocm/attention/attention_arguments.h"
 
 namespace deep_gemm_rocm {
 
-// Keys or values of all sequences in pages of `1 << page_shift` tokens, or as many as page_size.h has compiled in:
-// [pages, tokens, heads, width]. Strides are in elements.
+// Keys or values of all sequences, in pages: [pages, tokens of a page, heads, width]. A page has `1 << page_shift`
+// tokens, or a number that is compiled in (page_size.h). Strides are in elements.
 struct PagedTensor {
   const void* data;
   int64_t page_stride, token_stride, head_stride;
 };
 
-// The partial results of one sequence and head of keys.
+// The numbers of the first and last partial result of one sequence and head of keys.
 struct Parts {
   int first, last;
 };
 
-// Tokens of a second cache in the layout of `k`, which come behind those of the first one. Lengths are those of
-// sequences_of_length neighbouring sequences.
+// Tokens of a second cache with the layout of `k`. They follow the tokens of the first cache. sequences_of_length
+// neighbouring sequences share a length.
 struct ExtraTokens {
   PagedTensor cache;
   const int* slots;  // [batch, most_tokens], contiguous slots
@@ -38,19 +38,19 @@ struct DecodeArguments {
   float* lse;         // [batch, heads, tokens_q] with contiguous tokens, or null
   float* max_logits;  // the same for the largest scaled logits, or null
   int64_t lse_batch_stride, lse_head_stride;
-  const float* sinks;      // [heads], natural logarithms of what is added to the sums of exponentials; or null
+  const float* sinks;      // [heads], scaled logits that join the softmax's sum but have no value; or null
   const int* block_table;  // [batch, pages of a sequence] with contiguous pages; or slots, see IndexedTokens
   int64_t block_table_stride;
   const int* context_lens;  // [batch / sequences_of_length], or null if all sequences have most_tokens
-  // Results of parts of the keys: [parts, queries of a head of keys], and rows of values, see part_row.h.
+  // Partial results, [parts, queries that share a head of keys]: rows of values (part_row.h), and their lse.
   uint8_t* split_out;
   float* split_lse;  // to base 2
   float* split_max;  // the largest logits of the parts, to base 2
   ExtraTokens extra;
   Parts* parts;      // [batch, kv_heads], unless all sequences have num_splits
-  int num_splits;    // parts of each sequence's keys, or 0, see decode_schedule.h
-  int split_keys;    // keys that a split has at least; sequences with few keys have fewer splits
-  int num_pieces;    // workgroups for the same queries: all splits, or the pieces of the line
+  int num_splits;    // parts into which each sequence's keys are split; or 0 for pieces, see decode_schedule.h
+  int split_keys;    // if above 0, about the fewest keys of a split: sequences with few keys then have fewer splits
+  int num_pieces;    // workgroups for each row tile: one for each split of all sequences, or each piece of the line
   int batch, tokens_q, heads, kv_heads;
   int group;  // heads of q that share a head of keys, heads / kv_heads
   int page_shift, num_pages;
@@ -63,8 +63,8 @@ struct DecodeArguments {
   float lse_of_none;  // of a query that sees no key, an infinity
 };
 
-// The arguments by which a workgroup finds its keys. They come first, one by one, so that the hardware preloads them
-// into scalar registers; see tiles/argument_loads.h. So lengths of sequences arrive together with the other arguments.
+// The arguments from which a workgroup finds its keys. They come first, one by one, so that the hardware preloads them
+// into SGPRs; see tiles/argument_loads.h. So the loads of sequence lengths and of the other arguments overlap.
 struct FirstDecodeArguments {
   const int* context_lens;
   int batch, kv_heads;
@@ -72,17 +72,17 @@ struct FirstDecodeArguments {
   int row_tiles;                 // of a sequence and head of keys
   unsigned row_tiles_reciprocal;
   int num_splits, num_pieces;
-  unsigned deal_reciprocal;  // of num_pieces; with num_splits, of the number of sequences and heads of keys
+  unsigned deal_reciprocal;  // of num_pieces; with num_splits > 0, of batch · kv_heads
 };
 
-// The same for combining parts.
+// The same for the kernel that combines parts.
 struct FirstCombineArguments {
   const Parts* parts;
   const float* split_lse;
   const uint8_t* split_out;
   unsigned all_queries;
   unsigned queries, queries_reciprocal;  // those that share a head of keys
-  int fixed_parts;  // of each sequence and head of keys; 0 if `parts` tells
+  int fixed_parts;  // number of parts of every sequence and head of keys; 0 if `parts` says which there are
 };
 
 // A decode kernel's arguments as they lie in memory.

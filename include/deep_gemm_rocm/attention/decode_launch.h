@@ -1,4 +1,4 @@
-// The launches of a decode kernel, on the host.
+// Host code that launches a decode kernel and the kernel that combines its partial results.
 #pragma once
 
 #include "deep_gemm_rocm/attention/combine_parts.h"
@@ -12,7 +12,7 @@ inline hipError_t launch_decode_kernel(const void* kernel, void** arguments, int
                          arguments, 0, stream);
 }
 
-// `combine` combines the parts of the keys, if there are any. Both are kernels.
+// `combine` is the kernel that combines partial results. It isn't launched with num_splits = 1.
 template <class Shape>
 hipError_t launch_decode(const void* kernel, const void* combine, const DecodeArguments* of_call, hipStream_t stream) {
   DecodeArguments args = *of_call;

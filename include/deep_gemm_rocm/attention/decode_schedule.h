@@ -1,10 +1,12 @@
-// The keys that a workgroup of a decode kernel works on.
+// Which keys a workgroup of a decode kernel works on (split-K over the keys). There are two ways to deal them:
 //
-// With num_splits > 0, each sequence's keys are split into as many equal parts, so that a result depends only on its
-// own sequence. If split_keys > 0, there are fewer parts where these would have fewer keys. With 0, the blocks of all
-// sequences and heads of keys are one after another on a line, which is cut into pieces of the same length: all
-// workgroups have equal work, however long the sequences are. A piece may have the end of one sequence and the
-// beginning of the next.
+// With num_splits > 0, each sequence's keys are split into num_splits equal parts, so that a sequence's result doesn't
+// depend on the other sequences. If split_keys > 0, sequences whose parts would have fewer keys than that get fewer
+// parts.
+//
+// With num_splits = 0, the blocks of keys of all sequences and heads are laid end to end on a line, and the line is cut
+// into pieces of equal length, one for each workgroup. So all workgroups have equal work, however long the sequences
+// are. A piece may have the end of one sequence and the beginning of the next.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
@@ -20,27 +22,27 @@ namespace deep_gemm_rocm {
 struct DecodeTile {
   int sequence, kv_head, first_row;
   int tokens;              // of the sequence
-  int begin, end;          // blocks
-  bool is_first, is_last;  // of the tiles of its sequence and head; if both, its result is the output
-  int part;                // else the number of its partial result
+  int begin, end;          // blocks of keys
+  bool is_first, is_last;  // among the tiles of its sequence and head; if both, the tile's result is the output
+  int part;                // otherwise, the number of its partial result
 
   DG_DEVICE bool has_all_blocks() const { return is_first && is_last; }
 };
 
 template <class Shape, int kNumXcds>
 class DecodeSchedule {
-  // Added to a sequence's blocks on the line, for the time that it takes to begin and end it. So an empty sequence has
-  // a length, too, and a workgroup that writes its zeros.
+  // Blocks that are added to each sequence's length on the line, to account for its prologue and epilogue. So an empty
+  // sequence has a length, too, and hence a workgroup that writes its zeros.
   static constexpr int kBlocksToBegin = Shape::kBlocksToBegin;
   static_assert(kBlocksToBegin > 0);
-  static constexpr int kLeastKeys = 64;  // of a piece; with fewer, combining parts takes longer than is gained
+  static constexpr int kLeastKeys = 64;  // of a piece; with fewer, combining costs more than splitting gains
   static_assert(kLeastKeys >= Shape::kBlockK, "no piece has a length of 0, which stands for an unknown one");
 
  public:
-  // Nothing here waits for memory, so that the lengths of sequences come together with the other arguments.
+  // Starts the load of the sequence lengths and doesn't wait for it, so that it overlaps the loads of the arguments.
   DG_DEVICE DecodeSchedule(const FirstDecodeArguments& first, unsigned workgroup)
       : num_splits_(first.num_splits), num_pieces_(first.num_pieces), deal_reciprocal_(first.deal_reciprocal) {
-    // Workgroups of the same keys follow each other on an XCD.
+    // Workgroups that read the same keys are neighbours on one XCD and share its L2.
     const unsigned row_tiles = first.row_tiles;
     const unsigned window_tiles = kNumXcds * row_tiles;
     const unsigned window = quotient(workgroup, row_tiles, first.row_tiles_reciprocal) / kNumXcds;
@@ -49,7 +51,8 @@ class DecodeSchedule {
     piece_ = quotient(position, row_tiles, first.row_tiles_reciprocal);
     first_row_ = (position - piece_ * row_tiles) * Shape::kRows;
     if (num_splits_ > 0) {
-      // The first splits of all sequences come first, so that those which only some have don't keep others waiting.
+      // Ordered by split: the first splits of all sequences come first. The last ones, which short sequences don't
+      // have, then don't delay the others.
       const unsigned sequence_heads = first.batch * first.kv_heads;
       split_ = quotient(piece_, sequence_heads, deal_reciprocal_);
       sequence_head_ = piece_ - split_ * sequence_heads;
@@ -63,7 +66,7 @@ class DecodeSchedule {
 
   // The next tile of the workgroup; false after the last one.
   DG_DEVICE bool next(DecodeTile& tile) {
-    // Read again, so that they take no registers while a tile is computed.
+    // Arguments are read again here, so that they take no registers while a tile is computed.
     const auto& args = decode_arguments();
     if (num_splits_ == 0) {
       if (piece_length_ == 0) cut_line(args);
@@ -74,8 +77,8 @@ class DecodeSchedule {
     return find_split(args, tile);
   }
 
-  // Tells the combining kernel the number of a part, if it is a sequence's first or last. That isn't known before all
-  // parts are dealt.
+  // Stores the part's number for the combining kernel, if it is the first or last one of its sequence and head. Only
+  // the decode kernel knows these numbers, once it has cut the line.
   static DG_DEVICE void store_ends(const DecodeTile& tile) {
     const auto& args = decode_arguments();
     if (args.parts == nullptr || tile.first_row > 0 || thread_id() > 0) return;
@@ -89,7 +92,7 @@ class DecodeSchedule {
     int begin, end;
   };
 
-  // The tokens of a sequence, which may be another one in each lane.
+  // The number of keys of a sequence; each lane may ask for another sequence.
   static DG_DEVICE int context(const DecodeArguments& args, int sequence) {
     int tokens = count(args, args.context_lens, args.sequences_of_length, args.most_tokens, sequence);
     if constexpr (Shape::kHasExtraTokens) {
@@ -114,14 +117,14 @@ class DecodeSchedule {
     return existing_tokens(contexts.load<int>(length * sizeof(int)), most_tokens);
   }
 
-  // The blocks that the sequence's last queries see.
+  // The blocks of keys that any of the sequence's queries sees.
   static DG_DEVICE BlockRange blocks_seen(const DecodeArguments& args, int context) {
     const int begin = max(context - args.tokens_q - args.window_left, 0) / Shape::kBlockK;
     return {begin, max(ceil_div(context, Shape::kBlockK), begin)};
   }
 
-  // The sequence that each lane knows: its tokens, its length on the line for one head of keys, and where that ends if
-  // the sequence of the first lane begins at 0.
+  // What a lane holds of one of 64 neighbouring sequences: its tokens, its length on the line for one head of keys, and
+  // where that ends if the sequence of lane 0 begins at 0.
   struct SequenceOfLane {
     int tokens, length, end;
   };
@@ -135,7 +138,7 @@ class DecodeSchedule {
     of_lane_ = sequence_of_lane(args, sequence, context(args, sequence));
   }
 
-  // Finds how long pieces are. Lanes know the last sequences then.
+  // Computes the length of a piece. Afterwards of_lane_ holds the last 64 sequences.
   DG_DEVICE void cut_line(const DecodeArguments& args) {
     of_lane_ = sequence_of_lane(args, lane_id(), loaded_context(args, lane_id()));
     unsigned length = read_lane(of_lane_.end, kWaveSize - 1);
@@ -148,12 +151,12 @@ class DecodeSchedule {
     position_ = piece_ * piece_length_;
   }
 
-  // A sequence, and where it is on the line: `length` for each head of keys, up to `end`.
+  // A sequence and its place on the line: it takes `length` for each head of keys, and its last head ends at `end`.
   struct SequenceOnLine {
     int number, tokens, length, end;
   };
 
-  // Finds the first sequence that ends after the position, 64 at a time; false after the last one.
+  // Finds the sequence at position_: the first one that ends after it. Looks at 64 at a time; false after the last one.
   DG_DEVICE bool find_sequence(const DecodeArguments& args, SequenceOnLine& found) {
     for (; first_sequence_ < args.batch; first_sequence_ += kWaveSize) {
       if (args.batch > kWaveSize) know_sequences_from(args, first_sequence_);
@@ -169,7 +172,7 @@ class DecodeSchedule {
     return false;
   }
 
-  // The tile at the position: up to the end of its sequence's head of keys, or of the workgroup's piece.
+  // The tile at position_. It ends where its sequence's head of keys ends, or the workgroup's piece.
   DG_DEVICE bool next_on_line(const DecodeArguments& args, DecodeTile& tile) {
     const int end = (piece_ + 1) * piece_length_;
     SequenceOnLine sequence;
@@ -186,7 +189,7 @@ class DecodeSchedule {
     tile.begin = seen.begin + max(position_ - head_begin - kBlocksToBegin, 0);
     tile.end = seen.begin + max(tile_end - head_begin - kBlocksToBegin, 0);
     const int sequence_head = tile.sequence * args.kv_heads + tile.kv_head;
-    // Unique: from one tile to the next either the piece or the sequence and head goes up by one.
+    // Unique: from one tile on the line to the next, the piece or the sequence_head goes up by one, or both do.
     tile.part = piece_ + sequence_head;
     tile.is_first = position_ == head_begin;
     tile.is_last = tile_end == head_end;
@@ -228,8 +231,8 @@ class DecodeSchedule {
   int piece_length_ = 0;
   int position_ = 0;
   SequenceOfLane of_lane_ = {};
-  int first_sequence_ = 0;  // of the 64 sequences in which the position is
-  int first_position_ = 0;  // where they begin
+  int first_sequence_ = 0;  // the first of the 64 sequences among which position_ is
+  int first_position_ = 0;  // where it begins on the line
 };
 
 DG_DEVICE float lse_of(float log2_sum, float lse_scale, float lse_of_none) {

@@ -1,4 +1,4 @@
-// Attention of one tile of queries: a loop over the blocks of keys that any of them sees.
+// Flash attention of one tile of queries: a loop over the blocks of keys that any of them sees.
 #pragma once
 
 #include "deep_gemm_rocm/attention/attention_shape.h"
@@ -153,8 +153,9 @@ class FlashAttention {
  private:
   static constexpr int kVector = 4;  // consecutive rows of a result that a lane holds
 
-  // All waves do the same. While a block is computed, the next one is in flight, first into registers, then into LDS.
-  // Keys are replaced there during the softmax and the second product, values during the first product.
+  // All waves do the same, and LDS has one stage. While a block is computed, the next one is loaded into registers. The
+  // next block's keys go into LDS during the softmax and the second product, the block's own values during the first
+  // product.
   DG_DEVICE void go_together(int first, int end) {
     load_keys(first);
     load_values(first);
@@ -243,8 +244,8 @@ class FlashAttention {
   DG_DEVICE void store_and_load_next(int block) {
     if (fills_values()) store_values(block);
     store_keys(block + 1);
-    // Keys come first. A wave may skip the loads of values, so compilers can't count these, and would wait for all of
-    // them before they use the page that was looked up for the keys.
+    // Loads of keys come first, as they need the page that was looked up. Were they after the loads of values, which
+    // some waves skip, the compiler couldn't count the loads in flight, and would wait for all of them.
     load_keys(block + 2);
     if (fills_values()) load_values(block + 1);
   }
@@ -295,7 +296,7 @@ class FlashAttention {
     }
   }
 
-  // Loads the factors of a block's keys and values, long before they are used.
+  // Loads the descale factors of a block's keys and values, early enough to hide the latency.
   DG_DEVICE void load_units(int block) {
     if constexpr (Shape::kHasHeadFactors) {
       key_unit_ = k_descales_.of_token(block * Shape::kBlockK);
@@ -330,7 +331,7 @@ class FlashAttention {
     look_up_values(block + 1);
   }
 
-  // Loads the pages of a block's keys or values, which the next load takes.
+  // Loads the block table's entries for a block's keys or values, which the next load needs.
   DG_DEVICE void look_up_keys(int block) {
     if constexpr (Shape::kPaged) {
 #pragma unroll
@@ -357,8 +358,9 @@ class FlashAttention {
     return key >= seen_by_all_.begin && key + Shape::kBlockK <= seen_by_all_.end;
   }
 
-  // The products have their barrier between the last read of LDS and the last MFMAs, so that other waves can begin
-  // beside these. The barrier after values that halves share doesn't wait for the first reads of keys.
+  // Each product has its barrier between its last read of LDS and its last MFMAs, so that other waves start while these
+  // run. The barrier between values that halves share and keys is a bare s_barrier: it doesn't wait for the first reads
+  // of keys, which are in flight.
 
   // logits = K · Qᵀ
   DG_DEVICE void multiply_keys(int block) {
@@ -376,7 +378,7 @@ class FlashAttention {
                                  [&](int i, const MfmaOperands& operands) { add_values(i, operands); }, lds_barrier);
   }
 
-  // The values of this block, and the keys of the next one.
+  // The second product of this block, and the first one of the next block.
   DG_DEVICE void add_values_and_multiply_keys(int block) {
     const uint8_t* const values = lds_values(block);
     const uint8_t* const keys = lds_keys(block + 1);
@@ -460,11 +462,11 @@ class FlashAttention {
     static_for<Shape::kKeyFragments * Mfma::kElements>([&](auto i) {
       const bool visible = static_cast<unsigned>(Shape::KeyOrder::of_element(i) - first) < count;
       float logit = visible ? logits_[i / Mfma::kElements][i % Mfma::kElements] : -kInfinity;
-      asm volatile("" : "+v"(logit));  // one by one, or the comparisons of all would take SGPRs
+      asm volatile("" : "+v"(logit));  // one by one: the results of all comparisons at once would take too many SGPRs
       logits_[i / Mfma::kElements][i % Mfma::kElements] = logit;
     });
     if constexpr (Shape::kHasHeadFactors) {
-      // A block that only the query's neighbours see must not round its sums.
+      // A query that sees nothing of the block keeps its factor, or rescaling would round its sums.
       const bool sees_any = seen.begin < key + Shape::kBlockK && seen.end > key;
       value_unit_ = sees_any ? value_unit_ : out_unit_;
     }
@@ -491,8 +493,8 @@ class FlashAttention {
   OnlineSoftmax<Mfma, T, Shape::kSlack> softmax_;
   float logit_scale_;
   float logit_cap_;
-  float key_unit_, value_unit_;  // factors of the next block's keys and values
-  float out_unit_ = 1;           // factor of out_
+  float key_unit_, value_unit_;  // descale factors of the next block's keys and values
+  float out_unit_ = 1;           // the descale factor by which out_ is still to be multiplied
 };
 
 }  // namespace deep_gemm_rocm

@@ -1,6 +1,7 @@
-// Attention of a sequence's last few tokens. It is bound by memory, so every key and value is loaded once, straight
-// into the registers of the wave that multiplies it. A wave works alone, on up to 16 queries (tokens and heads that
-// share a head of keys) and a part of the keys. The results of parts are combined afterwards, always in the same order.
+// Flash decoding: attention of a sequence's last few tokens, with split-K over the keys. It is bound by memory, so
+// every key and value is loaded once, straight into the registers of the wave that multiplies it. A workgroup is one
+// wave. It has up to 16 queries (tokens and heads that share a head of keys) and a part of the keys. A second kernel
+// combines the parts' results, always in the same order.
 #pragma once
 
 #include "deep_gemm_rocm/attention/decode_schedule.h"
@@ -35,25 +36,27 @@ struct DecodeShape {
   static constexpr int kRows = Mfma::kRows;  // queries of a wave
   static constexpr int kThreads = kWaveSize;
 
-  // A block has a run of keys for each lane group, whose logits become the two operands for a chunk of values.
+  // A block of keys has a run for each lane group. The logits of a run become the lane's two operands of the second
+  // product.
   static constexpr int kRun = kChunkBytes / sizeof(T);
   static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
-  static constexpr int kBlocksToBegin = 1;  // blocks that take as long as a tile without any
+  static constexpr int kBlocksToBegin = 1;  // a tile's prologue and epilogue take as long as this many blocks
   static constexpr bool kHasOneKvHead = false;
   static constexpr bool kHasChosenTokens = false;
   static constexpr bool kHasExtraTokens = false;
-  static constexpr int kSplitsOfFewKeys = 0;  // besides one for each split_keys
+  static constexpr int kSplitsOfFewKeys = 0;  // splits of a sequence in addition to one for each split_keys
   static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
   using KeyOrder = RowsInRuns<Mfma, kRun>;
   static constexpr int kReadBytes = kChunkBytes * Mfma::kLaneGroups;
   static constexpr int kHeadBytes = kHeadDim * sizeof(Cache);
   static constexpr int kHeadReads = ceil_div(kHeadBytes, kReadBytes);  // zeros past the head's end
   static_assert(kHeadBytes % kChunkBytes == 0, "chunks must divide a head");
-  static constexpr int kQueryChunks = sizeof(T) / sizeof(Cache);  // chunks of a query for a chunk of a key
+  static constexpr int kQueryChunks = sizeof(T) / sizeof(Cache);  // chunks of a query for each chunk of a key
 
-  // A lane loads kWidth neighbouring values of a key, rows of as many fragments of Vᵀ, in each of kValueGroups places.
+  // A lane loads kWidth neighbouring elements of each value, once for each of kValueGroups groups. They are rows of
+  // kWidth different fragments of Vᵀ.
   static constexpr int kElementsOfWord = sizeof(unsigned) / sizeof(Cache);
-  // Values past the head's last ones stand for these, and aren't stored.
+  // Padded to whole fragments. Elements past the head's end repeat its last ones, and aren't stored.
   static constexpr int kLoadedValues = round_up(kValueDim, 16 * kElementsOfWord);
   static constexpr int widest(int width) { return kLoadedValues % (16 * width) == 0 ? width : widest(width / 2); }
   static constexpr int kWidth = widest(8);
@@ -64,8 +67,8 @@ struct DecodeShape {
   static constexpr int kLaneValues = kWidth * Mfma::kElements;  // neighbouring values that a lane adds up
   using PartRow = deep_gemm_rocm::PartRow<kLoadedValues, kLaneValues>;
 
-  // Whether registers suffice for the next block while one is computed. If not, even keys are loaded one fragment after
-  // the other.
+  // Whether the next block is loaded while one is computed. Wider heads don't leave registers for that; then even keys
+  // are loaded one fragment at a time.
   static constexpr bool kAhead = kHeadDim + kValueDim <= 384;
 };
 
@@ -93,7 +96,7 @@ class FlashDecode {
       value_scale_ = of_head(args.v_descale, tile.kv_head);
     }
     if constexpr (Storage<T>::kIsFp8) {
-      // Each of the wave's queries may have another factor.
+      // Kept apart from logit_scale_, which is uniform, as the wave's queries may have different factors.
       query_scale_ = row_exists() ? of_head(args.q_descale, head_) : 1;
     }
   }
@@ -138,7 +141,7 @@ class FlashDecode {
   DG_DEVICE void store() {
     const float sum = softmax_.sum();
     const float log2_sum = softmax_.log2_sum();
-    // If the sum of probabilities is NaN, so are all results.
+    // If the sum of probabilities is NaN, so are all results, and there is nothing to compute again.
     const bool again = sum > 0 && row_exists() && !all_finite(out_);
     if (ballot(again) != 0) add_up_again(again, sum);
     if (!row_exists()) return;
@@ -189,7 +192,7 @@ class FlashDecode {
            lane_group() * kChunkBytes < Shape::kHeadBytes - read * Shape::kReadBytes;
   }
 
-  // A lane's keys of all fragments are a run of tokens in one page, and so are its values.
+  // The lane's keys of all fragments are a run of tokens in one page, and so are its values. First token of each run:
   static DG_DEVICE int key_run(int block) { return block * Shape::kBlockK + lane_row() / 4 * Shape::kRun; }
   static DG_DEVICE int value_run(int block) { return block * Shape::kBlockK + lane_group() * Shape::kRun; }
 
@@ -229,7 +232,7 @@ class FlashDecode {
     }
   }
 
-  // Those of the run of keys whose logits the lane has.
+  // Loads the factors of the keys whose logits the lane holds.
   DG_DEVICE void load_key_factors(int block) {
     if constexpr (Shape::kHasTokenFactors) {
 #pragma unroll
@@ -255,7 +258,7 @@ class FlashDecode {
     }
   }
 
-  // The MFMA's operands of keys for chunk number `chunk` of a query.
+  // The operands of keys that are multiplied with chunk number `chunk` of a query.
   static DG_DEVICE MfmaOperands operands_of_keys(const MfmaOperands& keys, int chunk) {
     if constexpr (Shape::kWidened) {
       const MfmaOperand half = keys[chunk % 2];  // clang casts the first element of a vector, whichever is named
@@ -268,7 +271,7 @@ class FlashDecode {
     if constexpr (Shape::kHasTokenFactors) multiply_run(logits_, key_factors_);
   }
 
-  // Multiplies the lane's run of keys with factors of tokens.
+  // Multiplies what the lane holds of its run of keys with the factors of these tokens.
   using Logits = typename Mfma::Accumulator[Shape::kKeyFragments];
   static DG_DEVICE void multiply_run(Logits& run, const float (&factors)[Shape::kRun]) {
 #pragma unroll
@@ -334,7 +337,7 @@ class FlashDecode {
     return column_chunk<sizeof(T)>(rows, column);
   }
 
-  // The first of the kWidth neighbouring values of an element.
+  // The head's element that is the first of the kWidth neighbours in a result's element.
   static DG_DEVICE int value_of(int lane_group, int group, int element) {
     return (group * Mfma::kRows + Mfma::row_of_element(lane_group, element)) * Shape::kWidth;
   }
@@ -343,9 +346,9 @@ class FlashDecode {
     return Shape::kLoadedValues == Shape::kValueDim ? value : min(value, Shape::kValueDim - Shape::kWidth);
   }
 
-  // Computes the sums of the lanes with `again` once more, key by key on the vector ALU, divided by the sum of
-  // probabilities. It is rarely needed: the matrix cores make NaN of an infinite value or NaN times a probability of 0,
-  // even that of a key that the query doesn't see.
+  // Computes the sums of lanes with `again` once more, key by key on the vector ALU, with probabilities that are
+  // already divided by their sum. It is rarely needed: a matrix core makes NaN of an infinite value or NaN times a
+  // probability of 0, even that of a key that the query doesn't see.
   DG_DEVICE void add_up_again(bool again, float sum) {
     if (again) static_for<Shape::kValueGroups * Shape::kWidth>([&](int i) { out_[i] = 0; });
     const float unit = 1 / sum;

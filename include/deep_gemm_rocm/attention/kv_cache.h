@@ -1,6 +1,6 @@
-// Writes keys and values of tokens to a paged cache. A wave writes a token, each lane 8 values of a head at a time.
-// Values of an FP8 cache are divided by factors, which are given, or those of the token and head: the largest magnitude
-// divided by the largest FP8 number.
+// Writes keys and values of new tokens to a paged cache. A wave writes a token, each lane 8 elements of a head at a
+// time. For an FP8 cache they are divided by descale factors. These are given, or computed for each token and head: the
+// largest magnitude divided by the largest FP8 number.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/rounding.h"
@@ -17,7 +17,7 @@ namespace deep_gemm_rocm {
 struct AppendedHeads {
   HeadsTensor tokens;  // [tokens, heads, width]
   PagedTensor cache;
-  PagedTensor descale;  // fp32, what FP8 values are multiplied with; null if that is 1
+  PagedTensor descale;  // fp32, the factors of FP8 elements; null if they are 1
   int width;
 };
 
@@ -52,7 +52,7 @@ class HeadsAppender {
   DG_DEVICE HeadsAppender(const AppendedHeads& of, int heads, const AppendedToken& to)
       : of_(of), to_(to), heads_(heads), vectors_(of.width / kAppendedVector) {}
 
-  // Divides by the given factors, if there are any.
+  // Writes an FP8 cache with the given factors, and any other cache as it is.
   DG_DEVICE void append() const {
     for (int i = lane_id(); i < heads_ * vectors_; i += kWaveSize) {
       const int head = i / vectors_;
@@ -66,7 +66,7 @@ class HeadsAppender {
     }
   }
 
-  // Divides by the head's own factor, which is stored, too. A head takes a power of two of neighbouring lanes.
+  // Computes and stores a factor for each head. A head takes a power of two of neighbouring lanes.
   DG_DEVICE void append_with_factors() const {
     const int lanes = 1 << (32 - __builtin_clz(vectors_ - 1));
     const int vector = lane_id() % lanes;
@@ -111,7 +111,7 @@ class HeadsAppender {
     return largest;
   }
 
-  // At least the least normal number, so that zeros aren't divided by zero. A NaN or an infinity stays one.
+  // At least the smallest normal number, so that zeros aren't divided by zero. NaN and infinity stay.
   static DG_DEVICE float factor_for(unsigned magnitude) {
     const float factor = __builtin_bit_cast(float, magnitude) / Storage<E4M3>::kMax;
     return factor < __FLT_MIN__ ? __FLT_MIN__ : factor;

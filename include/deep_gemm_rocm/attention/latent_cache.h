@@ -1,7 +1,7 @@
-// Writes tokens to DeepSeek's latent cache, which has a token's latent vector and its rotary part.
+// Writes new tokens to DeepSeek's latent (MLA) cache, which holds a token's latent vector and its rotary part.
 //
-// A wave writes a token: each lane takes 16 bytes of the latent vector, which are quantised for FP8 caches, and the first
-// lanes 16 bytes of the rotary part.
+// A wave writes a token. Each lane takes 16 bytes of the latent vector and quantises them for FP8 caches. The first
+// lanes also take 16 bytes of the rotary part each.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/rounding.h"
@@ -24,7 +24,7 @@ struct AppendLatentArguments {
   int tokens, page_size;
   int has_wide_slots;  // whether slots are int64_t
   int is_ocp;          // whether FP8 is OCP's e4m3fn rather than e4m3fnuz
-  const float* descale;  // what FP8 values without scales of their own are multiplied with; null if that is 1
+  const float* descale;  // the one factor of FP8 layouts without scales of their own; null if it is 1
 };
 
 constexpr int kRotaryLanes = 64 / kLatentVector;
@@ -32,7 +32,7 @@ constexpr int kRotaryLanes = 64 / kLatentVector;
 template <class Layout>
 constexpr int kScaledLanes = Layout::kScaledValues / kLatentVector;
 
-// The scale of some neighbouring lanes: their largest magnitude divided by the largest FP8 number.
+// The scale that kLanes neighbouring lanes share: their largest magnitude divided by the largest FP8 number.
 template <int kLanes>
 DG_DEVICE float latent_scale(const Chunk& values, float fp8_max) {
   constexpr unsigned kMagnitude = 0x7fff;
@@ -40,13 +40,13 @@ DG_DEVICE float latent_scale(const Chunk& values, float fp8_max) {
   unsigned largest = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) largest = max(largest, max(values[i] & kMagnitude, values[i] >> 16 & kMagnitude));
-  // The bits of bf16 magnitudes are compared as integers, so that NaNs are the largest. fp32 holds them exactly.
+  // bf16 magnitudes are compared as integers, so that NaN is the largest. fp32 holds integers of 15 bits exactly.
   const auto of_lanes = static_cast<unsigned>(max_over_neighbours<kLanes>(static_cast<float>(largest)));
   const float scale = __builtin_bit_cast(float, of_lanes << 16) / fp8_max;
   return scale < kSmallestNormal ? kSmallestNormal : scale;
 }
 
-// The power of two that is at least `scale`, as e8m0; 255, which is NaN, for infinity and NaN.
+// The least power of two that isn't below `scale`, as e8m0; 255, which is NaN, for infinity and NaN.
 DG_DEVICE unsigned power_of_two_above(float scale) {
   const unsigned bits = __builtin_bit_cast(unsigned, scale);
   return min((bits + 0x7fffff) >> 23, 255u);
@@ -67,7 +67,7 @@ DG_DEVICE LatentBytes quantised_latent(const Chunk& values, float scale, bool is
   return Storage<E4M3>::rounded<kLatentVector>(scaled);
 }
 
-// As quantised_latent(), for a scale that is given: values may be too large for it.
+// As quantised_latent(), but saturates: with a given scale, values may be beyond FP8's range.
 DG_DEVICE LatentBytes saturated_latent(const Chunk& values, float scale, bool is_ocp) {
   constexpr uint8_t kNan = 0x80, kOcpNan = 0x7f;
   const float factor = is_ocp ? 0.5f : 1;

@@ -1,4 +1,4 @@
-// How DeepSeek's latent cache holds a token, and the values that bytes of FP8 stand for.
+// The layouts of a token in DeepSeek's latent cache, and conversions between the two formats of FP8.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/widening.h"
@@ -8,7 +8,7 @@
 
 namespace deep_gemm_rocm {
 
-constexpr int kLatentVector = kChunkBytes / sizeof(__bf16);  // values that a lane moves at once
+constexpr int kLatentVector = kChunkBytes / sizeof(__bf16);  // elements that a lane moves at once
 
 // 16-bit values in order: the latent vector, and then the rotary part. Attention multiplies them as they are.
 struct Latent16 {
@@ -63,8 +63,8 @@ struct Latent656 {
   using Scales = Vector<float, 4>;
 };
 
-// 448 FP8 values and the rotary part in bf16. Behind all tokens of a page, eight bytes for each: seven powers of two as
-// e8m0, and padding.
+// 448 FP8 values and the rotary part in bf16. After all tokens of a page come their scales, eight bytes for each token:
+// seven powers of two as e8m0, and a byte of padding.
 struct Latent584 {
   static constexpr int kWidth = 448;
   static constexpr int kTokenBytes = 576;
@@ -78,12 +78,12 @@ struct Latent584 {
   using Scales = HalfChunk;
 };
 
-// The bytes of e4m3fnuz for half the numbers that four bytes of OCP's e4m3fn stand for. Only zero and NaN differ: -0 is
-// FNUZ's NaN, and the largest magnitude is OCP's.
+// Converts four bytes of OCP's e4m3fn to e4m3fnuz with half the value. The bytes are the same but for -0, whose byte is
+// FNUZ's NaN, and for NaN, which in OCP is the largest magnitude.
 DG_DEVICE unsigned fnuz_of_ocp(unsigned bytes) {
   constexpr unsigned kSigns = 0x80808080u;
   const unsigned magnitudes = bytes & ~kSigns;
-  const unsigned not_zero = magnitudes + ~kSigns;              // the signs of these bytes tell
+  const unsigned not_zero = magnitudes + ~kSigns;              // the sign bit is set in bytes other than 0 and -0
   const unsigned nan = (magnitudes + 0x01010101u) & kSigns;
   return (bytes & (not_zero | ~kSigns) & ~(nan - (nan >> 7))) | nan;
 }
@@ -93,7 +93,7 @@ DG_DEVICE float power_of_e8m0(unsigned byte) {
   return byte == 255 ? __builtin_nanf("") : __builtin_ldexpf(1, static_cast<int>(byte) - 127);
 }
 
-// widened_bf16() for either format. Values of OCP come out as half their number, for the scale to make up for it.
+// widened_bf16() for either format. Values of OCP come out halved; callers double the scale.
 template <bool kIsOcp, bool kRounds>
 DG_DEVICE Chunk widened_latent(const HalfChunk& bytes, float scale) {
   if constexpr (!kIsOcp) return widened_bf16<kRounds>(bytes, scale);

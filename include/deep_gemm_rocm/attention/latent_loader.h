@@ -1,4 +1,4 @@
-// How a workgroup shares out a latent cache's keys and queries, and the loads of keys.
+// How the waves of an MLA workgroup share keys and queries, and the loader that brings keys into LDS.
 #pragma once
 
 #include "deep_gemm_rocm/attention/latent_layout.h"
@@ -23,8 +23,8 @@ struct MlaShape {
   static constexpr bool kIsOcp = kIsOcp_;
   static constexpr bool kHasFp8Queries = kHasFp8Queries_;
   static constexpr bool kMaxima = Tokens::kHasGaps;  // whether the largest logits are stored
-  // For DecodeSchedule: one head of keys; tokens that were chosen for a query, whose lengths several sequences may
-  // share; and tokens of a second cache.
+  // For DecodeSchedule: there is one head of keys; whether tokens were chosen for each query (sparse attention), whose
+  // lengths several sequences may share; and whether there is a second cache.
   static constexpr bool kHasOneKvHead = true;
   static constexpr bool kHasChosenTokens = Tokens::kHasGaps;
   static constexpr bool kHasExtraTokens = Tokens::kHasExtra;
@@ -36,25 +36,25 @@ struct MlaShape {
 
   static constexpr int kRun = kChunkBytes / sizeof(T);
   static constexpr int kBlockK = kRun * Mfma::kLaneGroups;
-  static constexpr int kBlocksToBegin = 6;  // blocks that take as long as a tile without any
-  static constexpr int kSplitsOfFewKeys = 1;  // besides one for each split_keys
+  static constexpr int kBlocksToBegin = 6;  // a tile's prologue and epilogue take as long as this many blocks
+  static constexpr int kSplitsOfFewKeys = 1;  // splits of a sequence in addition to one for each split_keys
   static constexpr int kKeyFragments = kBlockK / Mfma::kRows;
   using KeyOrder = RowsInRuns<Mfma, kRun>;
 
-  // A key is kDBlocks rows of 128 bytes in LDS, in tiles of kBlockK keys one after another. A wave adds up the values
-  // of one of these tiles.
+  // In LDS a key is split into kDBlocks rows of 128 bytes. Tile i, of kBlockK rows, has the i-th row of each key. For
+  // Vᵀ · Pᵀ, each wave takes the values of one of these tiles.
   static constexpr int kDBlock = kBlockKBytes / sizeof(T);
   static constexpr int kDBlocks = kHeadDim / kDBlock;
   static constexpr int kWaves = kValueDim / kDBlock;
   static constexpr int kThreads = kWaves * kWaveSize;
   static constexpr int kWaveTiles = kRowTiles == 4 ? 2 : 1;   // tiles of queries whose logits a wave computes
   static constexpr int kTileGroups = kRowTiles / kWaveTiles;  // of such tiles
-  // Parts of the width, for whose logits different waves add up. Two of them share each row of 128 bytes.
+  // K · Qᵀ is split over the width into kParts, each of which another wave sums. Two parts share each row of 128 bytes.
   static constexpr int kParts = kWaves / (kTileGroups * kKeyFragments);
   // A logit is the sum of four chains of MFMAs, by halves of the rows of 128 bytes and by even and odd rows, whatever
   // the number of queries. So all kernels add up alike.
   static constexpr int kWaveChains = 4 / kParts;
-  static constexpr int kReads = ceil_div(kDBlocks * fragment_reads<Mfma>(), kParts);  // of a part, the last not in all
+  static constexpr int kReads = ceil_div(kDBlocks * fragment_reads<Mfma>(), kParts);  // some parts lack the last read
   static constexpr int kWidth = kDBlock / Mfma::kRows;   // neighbouring values of each of a lane's rows of Vᵀ
   static constexpr int kLaneValues = kWidth * Mfma::kElements;  // neighbouring values that a lane adds up
   using PartRow = deep_gemm_rocm::PartRow<kValueDim, kLaneValues>;
@@ -76,14 +76,14 @@ struct MlaShape {
   static_assert(kLdsBytes <= 64 * 1024, "a workgroup has at most 64 KiB of LDS");
 };
 
-// Moves a block of keys from their pages through registers into LDS, where they are in the type of queries. Eight
-// neighbouring threads move 64 values of a key, eight each.
+// Moves a block of keys from their pages through registers into LDS, converted to the queries' type. Eight neighbouring
+// threads move 64 elements of a key, eight each.
 template <class Shape>
 class LatentLoader {
   using Layout = typename Shape::Layout;
   using Tokens = typename Shape::Tokens;
   static constexpr int kWaveKeys = kWaveSize / kChunksPerRow;
-  static constexpr int kKeyWaves = Shape::kBlockK / kWaveKeys;  // waves that move 64 values of all keys at once
+  static constexpr int kKeyWaves = Shape::kBlockK / kWaveKeys;  // waves that together move 64 elements of all keys
   static constexpr int kParts = Shape::kWaves / kKeyWaves;
   static constexpr int kVectorBytes = Layout::kIsFp8 ? sizeof(HalfChunk) : kChunkBytes;  // in the cache
   static constexpr int kElementBytes = Layout::kIsFp8 ? 1 : sizeof(typename Shape::T);
@@ -99,19 +99,20 @@ class LatentLoader {
   DG_DEVICE explicit LatentLoader(const PagedTensor& cache)
       : offset_(lane_id_computed_here() / kChunksPerRow * cache.token_stride * kElementBytes + first_byte()),
         lds_offset_(part() * Shape::kKeyTileBytes + lds_offset(static_cast<int>(key_of(0)), chunk())) {
-    asm volatile("" : "+v"(lds_offset_));  // no registers for what it is made of
+    asm volatile("" : "+v"(lds_offset_));  // else the compiler keeps its terms in registers
   }
 
-  // Each lane looks up the page: a scalar load would be counted with the reads from LDS, and wait for all of them.
+  // A vector load in each lane: lgkmcnt counts scalar loads together with reads from LDS, so waiting for a scalar load
+  // would mean waiting for all of these.
   DG_DEVICE void look_up(const Tokens& tokens, int block) { entry_ = tokens.entry_of(key_of(block)); }
 
   // Blocks from `end` on stand for the last one.
   DG_DEVICE void start(const Tokens& tokens, const PagedTensor& cache, int page_shift, int block, int end) {
-    asm volatile("" : "+v"(entry_));  // the address isn't computed earlier, when the wave would wait for the page,
+    asm volatile("" : "+v"(entry_));  // else the address is computed earlier, and the wave waits for the page,
     const int existing = min(block, end - 1);
     if constexpr (Tokens::kInRuns) {
       keys_ = tokens.run(cache, kElementBytes, uniform(entry_), first_key_of(existing), kWaveKeys, kTokenBytes);
-      asm volatile("" : "+s"(keys_.base), "+s"(keys_.bytes));  // nor later, among MFMAs
+      asm volatile("" : "+s"(keys_.base), "+s"(keys_.bytes));  // or later, among MFMAs
     } else {
       const TokenPlace place = tokens.place_of(entry_, key_of(existing));
       Pages pages(cache, page_shift);
@@ -152,8 +153,9 @@ class LatentLoader {
     *reinterpret_cast<Chunk*>(lds + lds_offset_ + pass * kParts * Shape::kKeyTileBytes) = values_of(pass);
   }
 
-  // Makes zeros of loaded keys that don't exist, before start() goes on to the next ones: a NaN would make the workgroup
-  // add up everything again. A branch, since few blocks have any, and only then all loads are waited for.
+  // Sets loaded keys that don't exist to zero, before start() goes on to the next ones: a NaN among them would make the
+  // workgroup compute all sums again. It branches, since few blocks have such keys, and only those then wait for all
+  // loads.
   DG_DEVICE void clear_missing() {
     if constexpr (Tokens::kHasGaps) {
       if (loaded_exists_) return;
@@ -164,13 +166,14 @@ class LatentLoader {
 
  private:
 
-  // Lanes are computed where they are needed, as registers don't suffice for keeping what follows from them.
+  // The lane's number is computed anew each time, as there are no registers to keep what is derived from it.
   static DG_DEVICE unsigned wave() { return wave_id(); }
   static DG_DEVICE int chunk() { return lane_id_computed_here() % kChunksPerRow; }
   static DG_DEVICE int first_key_of(int block) { return block * Shape::kBlockK + wave() % kKeyWaves * kWaveKeys; }
   static DG_DEVICE int key_of(int block) { return first_key_of(block) + lane_id_computed_here() / kChunksPerRow; }
   static DG_DEVICE int first_byte() { return (part() * kChunksPerRow + chunk()) * kVectorBytes; }
-  // The waves that compute no probabilities have the first part, to which the rest of the width belongs.
+  // The last waves, which compute no probabilities, have part 0, which gets one more row of 128 bytes than the others
+  // where these can't be shared equally.
   static DG_DEVICE int part() { return kParts - 1 - wave() / kKeyWaves; }
   static DG_DEVICE bool exists(int pass) {
     return (pass + 1) * kParts <= Shape::kDBlocks || pass * kParts + part() < Shape::kDBlocks;
@@ -195,7 +198,7 @@ class LatentLoader {
     }
   }
 
-  // Loads what is so many bytes after the lane's first ones, or nothing.
+  // Loads from `ahead` bytes after the lane's first one, or gives zeros if not `wanted`.
   template <class T>
   DG_DEVICE T load_bytes(int ahead, bool wanted = true) const {
     if constexpr (Tokens::kInRuns) {
@@ -242,15 +245,15 @@ class LatentLoader {
     }
   }
 
-  unsigned offset_;  // with runs
+  unsigned offset_;  // with kInRuns
   int lds_offset_;
   int entry_;
-  Buffer keys_;  // with runs
-  const uint8_t* address_;  // without
+  Buffer keys_;             // with kInRuns
+  const uint8_t* address_;  // without kInRuns
   const uint8_t* scales_address_;
   Chunk staged_[kPasses];
   typename Layout::Scales scales_;
-  // Whether keys exist: those that are stored next, and those that are loaded.
+  // Whether the lane's key exists: the one that store() stores next, and the one that load() loads next.
   bool stored_exists_ = false;
   bool loaded_exists_ = false;
   int loaded_block_ = 0;

@@ -1,4 +1,4 @@
-// Keys of a latent cache that a query doesn't see.
+// Masks the logits of keys of a latent cache that a query doesn't see.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
@@ -8,9 +8,9 @@
 namespace deep_gemm_rocm {
 
 template <class Shape>
-using LatentLogits = typename Shape::Mfma::Accumulator[Shape::kKeyFragments];  // a lane's, of a run of keys
+using LatentLogits = typename Shape::Mfma::Accumulator[Shape::kKeyFragments];  // a lane's logits of its run of keys
 
-// Replaces the logits of a block's keys that aren't among the chosen tokens.
+// Sets the logits of a block's keys that don't exist (chosen tokens whose slot isn't in the cache) to -inf.
 template <class Shape>
 DG_DEVICE void mask_missing(const uint8_t* lds, int first_key, LatentLogits<Shape>& logits) {
   using Mfma = typename Shape::Mfma;
@@ -24,7 +24,7 @@ DG_DEVICE void mask_missing(const uint8_t* lds, int first_key, LatentLogits<Shap
   }
 }
 
-// Replaces the logits of a block's keys that are outside of the window of the lane's query.
+// Sets the logits of a block's keys outside of the window of the lane's query to -inf.
 template <class Shape>
 DG_DEVICE void mask_unseen(const DecodeArguments& args, const DecodeTile& tile, int tokens, int block_key,
                            LatentLogits<Shape>& logits) {
@@ -32,7 +32,7 @@ DG_DEVICE void mask_unseen(const DecodeArguments& args, const DecodeTile& tile, 
   const int aligned = tokens - args.tokens_q;  // the key of token 0
   const int last_begin = aligned + args.tokens_q - 1 - args.window_left;
   if (block_key >= last_begin && block_key + Shape::kBlockK <= aligned + 1) return;
-  const int lane = lane_id_computed_here();  // no registers for it, as few blocks are masked
+  const int lane = lane_id_computed_here();  // takes no registers between blocks, few of which are masked
   const int row = tile.first_row + wave_id() * Mfma::kRows + lane % Mfma::kRows;
   const int token = min(row / args.heads, args.tokens_q);
   const int first_key = block_key + lane / Mfma::kRows * Shape::kRun;

@@ -1,4 +1,4 @@
-// The end of attention to a latent cache: waves share the sums of probabilities, and store the output or a part of it.
+// The epilogue of MLA: waves exchange the sums of probabilities, and store the output or a partial result.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
@@ -9,7 +9,7 @@
 
 namespace deep_gemm_rocm {
 
-// Sums of the lane's query in each tile of queries, once waves have shared them.
+// Softmax statistics of the lane's query in each tile of queries, once waves have exchanged them.
 template <class Shape>
 struct LatentSums {
   float sums[Shape::kRowTiles];  // of probabilities
@@ -18,7 +18,7 @@ struct LatentSums {
   bool any_odd;  // whether any wave has results that aren't finite
 };
 
-// The waves have different values of the same queries.
+// Each wave holds other elements of the outputs of all queries.
 template <class Shape>
 class LatentResult {
   using Mfma = typename Shape::Mfma;
@@ -29,7 +29,7 @@ class LatentResult {
  public:
   DG_DEVICE LatentResult(const DecodeTile& tile, uint8_t* lds, Out& out) : tile_(tile), lds_(lds), out_(out) {}
 
-  // Gives all waves the sums of all tiles. Those of the wave's own tile are given, if it has one.
+  // Exchanges sums through LDS: takes those of the wave's own tile, if it has one, and returns those of all tiles.
   DG_DEVICE Sums shared(bool has_tile, float sum, float log2_sum, float largest) const {
     if (has_tile) {
       if constexpr (Shape::kMaxima) *sum_of(2, wave_id()) = largest;
@@ -51,12 +51,12 @@ class LatentResult {
     return of_tiles;
   }
 
-  // Stores the wave's values times a factor for each tile, and lse: the output, or the partial result.
+  // Stores the output, or the partial result: the wave's elements times the factor of their tile, and lse.
   DG_DEVICE void store(const DecodeArguments& args, const float (&factors)[Shape::kRowTiles], const Sums& of_tiles) {
     const bool first_lane = wave_id() == 0 && lane_id_computed_here() / Mfma::kRows == 0;
     const int heads = args.heads;
     const int queries = args.tokens_q * heads;
-    // Arguments are read here, or they would be read again after each store.
+    // Arguments are read before the loop. In it, the compiler would read them again after each store.
     if (tile_.has_all_blocks()) {
       const HeadsTensor out = args.out;
       const int64_t lse_head_stride = args.lse_head_stride;
@@ -94,7 +94,7 @@ class LatentResult {
   }
 
  private:
-  // Three numbers of each query, in place of keys.
+  // Three numbers of each query, in LDS where keys were.
   DG_DEVICE float* sum_of(int which, int row_tile) const {
     return reinterpret_cast<float*>(lds_) + (which * Shape::kRowTiles + row_tile) * kWaveSize + lane_id_computed_here();
   }
@@ -130,7 +130,7 @@ class LatentResult {
   }
 
   DG_DEVICE void scale_row(int row_tile, float factor, bool any_odd, float (&values)[Shape::kLaneValues]) {
-    // A NaN without low bits doesn't overflow when it is rounded.
+    // The canonical NaN, which has no low bits that rounding could carry over into the exponent.
     if (__builtin_isnan(factor)) factor = __builtin_nanf("");
     if (any_odd) tidy(row_tile, factor);
 #pragma unroll
@@ -143,7 +143,7 @@ class LatentResult {
     }
   }
 
-  // Values that aren't finite, so that they can be multiplied with the factor and rounded as numbers.
+  // Prepares sums that aren't finite for scaling and rounding: 0 if the factor is 0, and canonical NaNs.
   DG_DEVICE void tidy(int row_tile, float factor) {
 #pragma unroll
     for (int f = 0; f < Shape::kWidth; ++f) {

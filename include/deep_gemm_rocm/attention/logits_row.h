@@ -1,4 +1,4 @@
-// A row of logits that goes through the registers of a workgroup.
+// A row of logits that passes through the registers of a workgroup.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/buffer.h"
@@ -10,7 +10,7 @@ namespace deep_gemm_rocm {
 
 constexpr int kMostColumns = 1 << 19;
 
-// Some neighbouring elements, in one wave: kVectors times 16 bytes for each lane.
+// 1024 neighbouring elements in the registers of one wave: kVectors vectors of 16 bytes in each lane.
 template <class T>
 struct LogitsBlock {
   static constexpr int kVector = kChunkBytes / sizeof(T);
@@ -30,7 +30,7 @@ struct LogitsBlock {
     }
   }
 
-  // Its position in the row, which the row need not have.
+  // The position in the row of that element. It may be outside of the row.
   DG_DEVICE int position(int i, int j) const { return begin + (i * kWaveSize + lane_id()) * kVector + j; }
 
   // Calls body(value, position) for all elements.
@@ -48,11 +48,13 @@ struct LogitsBlock {
   int begin;   // the position of its first element
 };
 
-// Waves take turns with blocks. Blocks begin at a multiple of 4 bytes, so the first one may have a bf16 before the row.
-// Registers hold kHeldBlocks of them, and longer rows take several rounds. A sample is loaded before all else: a quarter
-// of a row of one round, the first vectors of its blocks; else 512 runs of eight chunks, at equal distances, which the
-// first round's blocks then replace.
-// kIsAnyLength: whether there may be several rounds.
+// Blocks are dealt round-robin to waves. A block begins at a multiple of 4 bytes, so the first one may have a bf16 that
+// precedes the row. The workgroup's registers hold kHeldBlocks blocks; longer rows take several rounds.
+//
+// A sample of the row is loaded first. If the row takes one round, the sample is a quarter of it, the first vector of
+// each block. Otherwise it is 512 runs of eight chunks at equal distances, which the first round's blocks then replace.
+//
+// kIsAnyLength: whether rows may take several rounds.
 template <class T, int kWaves, bool kIsAnyLength>
 class LogitsRow {
  public:
@@ -64,8 +66,9 @@ class LogitsRow {
   static constexpr int kMostBlocks =
       kIsAnyLength ? ceil_div(kMostColumns + kMostLead, Block::kElements) : kHeldBlocks;
 
-  // Begins to load. Arguments are uniform. No load is behind a branch: the wait for such a load would be one for all
-  // others, too. Loads behind the row's end are out of the buffer's bounds and read nothing.
+  // Starts the first loads. Arguments are uniform. No load is behind a branch, or the compiler couldn't count the loads
+  // in flight, and a wait for one would be a wait for all. Loads past the row's end are out of the buffer's bounds and
+  // cost no memory traffic.
   DG_DEVICE LogitsRow(const T* first, int count)
       : lead_(static_cast<int>(reinterpret_cast<uint64_t>(first) % sizeof(unsigned) / sizeof(T))),
         count_(count),
@@ -81,7 +84,7 @@ class LogitsRow {
   DG_DEVICE int begin_of_block(int block) const { return block * Block::kElements - lead_; }
   DG_DEVICE int block_of(int position) const { return static_cast<unsigned>(position + lead_) / Block::kElements; }
 
-  // Elements in the sample.
+  // The number of elements in the sample.
   DG_DEVICE int sampled() const {
     const int run = (rounds_ == 1 ? kWaveSize : kSampledRun) * Block::kVector;
     const int distance = rounds_ == 1 ? Block::kElements : kRunDistance * rounds_ * Block::kVector;
@@ -105,7 +108,7 @@ class LogitsRow {
     }
   }
 
-  // Begins to load the first round's blocks in place of the sample.
+  // Starts to load the first round's blocks into the sample's registers.
   DG_DEVICE void end_sample() {
     if (rounds_ == 1) return;
 #pragma unroll
@@ -115,9 +118,9 @@ class LogitsRow {
     }
   }
 
-  // Calls body(block) for the wave's blocks, with NaNs for elements that aren't in the row. Blocks of the next round take
-  // the place of those that are done; after the last round there are none. Each block passes an empty asm, or compilers
-  // would keep what they compute from it until the next call, for which registers don't suffice.
+  // Calls body(block) for the wave's blocks, with NaNs for elements that aren't in the row. When a block is done, the
+  // load of the next round's block into its registers starts. Each block passes an empty asm. Otherwise the compiler
+  // would keep what it computes from the block until the next call, for which there are no registers.
   template <class Body>
   DG_DEVICE void for_each_block(Body&& body) {
 #pragma nounroll
@@ -138,8 +141,8 @@ class LogitsRow {
     held_round_ = rounds_;
   }
 
-  // The same for what is seldom needed: the loop isn't unrolled, so that it takes little time to compile. Blocks move on
-  // through the registers of the first one.
+  // The same for rare cases: the loop isn't unrolled, so that it takes little time to compile. Registers can't be
+  // indexed, so the blocks rotate through those of the first one.
   template <class Body>
   DG_DEVICE void for_each_block_in_turn(Body&& body) {
 #pragma nounroll
@@ -159,7 +162,7 @@ class LogitsRow {
 
  private:
   static constexpr int kSampledOfChunk = 4;  // all 4 fp32, or every other one of 8 bf16
-  static constexpr int kSampledVectors = Block::kVectors / 2;  // whose place the sample may take
+  static constexpr int kSampledVectors = Block::kVectors / 2;  // vectors of a block whose registers the sample takes
   static constexpr int kSampledRun = 8;  // chunks
   static constexpr int kRunDistance = 2 * kSampledRun;  // from run to run for each round
   static_assert(Block::kVectors * kSampledRun == kSampledVectors * kRunDistance, "the last run is at the row's end");
@@ -178,7 +181,7 @@ class LogitsRow {
       begin_block(i, 0);
       blocks_[i].chunks[0] = whole_words_.load<Chunk>(sampled_chunk(i, 0) * kChunkBytes);
     }
-    lds_barrier();  // else the sample of the last waves comes behind all that the first ones load
+    lds_barrier();  // otherwise the last waves' sample queues behind all loads of the first waves
 #pragma unroll
     for (int i = 0; i < kBlocksOfWave; ++i) {
 #pragma unroll
@@ -221,7 +224,7 @@ class LogitsRow {
     for (int v = 0; v < Block::kVectors; ++v) clear_outside(block.chunks[v], block.position(v, 0));
   }
 
-  // Makes NaNs of elements that aren't in the row. The first one is at this position.
+  // Sets elements that aren't in the row to NaN. The chunk's first element is at position `first`.
   DG_DEVICE void clear_outside(Chunk& chunk, int first) const {
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
@@ -234,7 +237,7 @@ class LogitsRow {
       }
       chunk[word] |= ~kept;
       if constexpr (kMostLead > 0) {
-        // Half a word at the end is out of the buffer's bounds.
+        // A row that ends in the middle of a word: the buffer has only whole words, so last_ was loaded by itself.
         if (kept == 0xffff && first + 2 * word == count_ - 1) chunk[word] = ~kept | last_;
       }
     }
@@ -244,7 +247,7 @@ class LogitsRow {
   int count_;
   int rounds_;
   Buffer whole_words_;
-  unsigned last_;  // element, if a word may have two
+  unsigned last_;  // the row's last element, if T is bf16
   int held_round_;
   Block blocks_[kBlocksOfWave];
 };

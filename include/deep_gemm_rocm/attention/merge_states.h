@@ -1,4 +1,4 @@
-// Merges two results of attention of the same queries, over different keys, by their log-sum-exps.
+// Merges two attention results of the same queries over different keys, by their log-sum-exps.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
@@ -9,7 +9,7 @@
 
 namespace deep_gemm_rocm {
 
-// Logarithms of sums of exponentials, of [batch, heads, tokens]. Strides are in elements.
+// Log-sum-exps, [batch, heads, tokens]. Strides are in elements.
 struct LogSums {
   float* data;
   int64_t batch_stride, head_stride, token_stride;
@@ -52,7 +52,7 @@ struct MergedSums {
   }
 };
 
-// One vector of a query and head. Values that have no share don't count, whatever they are.
+// Merges one vector of a query and head. A result with weight 0 doesn't count, even if it is infinite or NaN.
 template <class T>
 DG_DEVICE void merge_states(const MergeStatesArguments& args, unsigned vector) {
   using Values = Vector<T, kMergedVector>;

@@ -1,20 +1,21 @@
-// Attention of a sequence's last few tokens to a latent cache: one head of keys, whose first elements are the values,
-// too, for all heads of queries. There are so many queries for each byte that a workgroup brings a block of keys into
-// LDS, once for up to 64 queries and both products.
+// MLA decoding: attention of a sequence's last few tokens to a latent cache. All heads of queries share one head of
+// keys, and the first elements of a key are its value. So many queries use each byte that a workgroup brings a block of
+// keys into LDS, once for up to 64 queries and for both products.
 //
-// K · Qᵀ: a wave multiplies one fragment of keys with two tiles of 16 queries, over half of their width. So it reads
-// half as much from LDS as for one tile over all of the width. Four waves then compute the probabilities of a tile
-// each, which go to all waves through LDS. With one or two tiles in all, a wave has one of them, over a quarter or half
-// of the width.
+// K · Qᵀ: with four tiles of 16 queries, a wave multiplies one fragment of keys with two tiles, over half of the width.
+// So it reads half as much from LDS as with one tile over the whole width. Then four waves compute the probabilities of
+// one tile each, and pass them to all waves through LDS. With only one or two tiles in all, a wave has one of them,
+// over a quarter or half of the width.
 //
-// Vᵀ · Pᵀ: each wave adds up 64 of the values. They are in registers by then, so that the next keys can take their
-// place.
+// Vᵀ · Pᵀ: each wave computes 64 elements of the output. Its values are in registers by then, so that the next keys can
+// overwrite them in LDS.
 //
-// A block's softmax and second product overlap the next block's first product. Each block b has two intervals:
-//   1. K · Qᵀ of b. At its beginning, the last tile of Vᵀ · Pᵀ of b - 2 and the probabilities of b - 1, for which the
-//      other waves wait in the middle of it; at its end, the first tile of Vᵀ · Pᵀ of b - 1.
-//   2. The other tiles of Vᵀ · Pᵀ of b - 1 but the last, while b + 1 goes into LDS; then the maxima of b.
-// So there are MFMAs that wait for nothing on either side of the barriers.
+// Software pipeline: a block's softmax and second product overlap the next block's first product. Each block b has two
+// intervals between barriers:
+//   1. K · Qᵀ of b. Early in it, the last tile of Vᵀ · Pᵀ of b - 2 and the probabilities of b - 1, for which the other
+//      waves wait in the middle of it; at its end, the first tile of Vᵀ · Pᵀ of b - 1.
+//   2. The next tiles of Vᵀ · Pᵀ of b - 1, all but the last, while b + 1 is stored into LDS; then the maxima of b.
+// So on either side of each barrier there are MFMAs that wait for nothing.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
@@ -37,16 +38,16 @@ class MlaDecode {
   using Layout = typename Shape::Layout;
   using Tokens = typename Shape::Tokens;
 
-  // The read of K · Qᵀ, of kReads, before which other work starts. Found by trying in the timing model.
+  // Where other work starts in K · Qᵀ: before which of its kReads reads. Found by trial in the timing model.
   static constexpr bool kHasFewReads = Shape::kReads < 8;
   static constexpr int kSoftmaxAt = kHasFewReads ? 1 : 2;
   static constexpr int kValuesAt = Shape::kReads - (kHasFewReads ? 2 : 4);
-  static constexpr int kJoinAt = kHasFewReads ? Shape::kReads - 2 : 6;  // where the others wait for the probabilities
+  static constexpr int kJoinAt = kHasFewReads ? Shape::kReads - 2 : 6;  // waves without a softmax wait for it here
   static constexpr int kAddressesAt = kHasFewReads ? Shape::kReads - 1 : 7;
   static constexpr int kValuesAtOnce = Shape::kRun / (Shape::kReads - kValuesAt);
   static_assert(kValuesAtOnce * (Shape::kReads - kValuesAt) == Shape::kRun, "all values are read");
   static_assert(kSoftmaxAt <= kValuesAt, "values of the block before are transposed first");
-  // FP8 values without scales of their own, which have one in common.
+  // Whether all FP8 values share one scale.
   static constexpr bool kHasDescale = Layout::kIsFp8 && !Layout::kHasScales;
   // Tiles whose probabilities are read before the barrier, not after it.
   static constexpr int kTilesBefore = min(Shape::kRowTiles, 2);
@@ -55,8 +56,8 @@ class MlaDecode {
   DG_DEVICE MlaDecode(const DecodeArguments& args, const DecodeTile& tile, uint8_t* lds)
       : args_(args), tile_(tile), tokens_(args, tile.sequence, tile.tokens), lds_(lds), loader_(args.k) {
     if (tile.begin < tile.end) loader_.look_up(tokens_, tile.begin);
-    __builtin_amdgcn_sched_barrier(0);  // all else can wait
-    // Nothing that follows from the lane is kept from tile to tile, as registers don't suffice for that.
+    __builtin_amdgcn_sched_barrier(0);  // the look-up comes first, as its latency is exposed
+    // Computed anew for each tile, as there are no registers to keep what is derived from the lane's number.
     const int lane = lane_id_computed_here();
     const int row = Shape::KeyOrder::of_lds_row(own_key_fragment() * Mfma::kRows + lane % Mfma::kRows);
     keys_offset_ = lds_offset(row, own_chunk(lane)) + own_d_block(0) * Shape::kKeyTileBytes;
@@ -118,20 +119,21 @@ class MlaDecode {
   }
   DG_DEVICE float value_scale() const { return kHasDescale ? value_scale_ : 1; }
 
-  // The logits that a wave computes. The first waves also compute the probabilities of the tile of their own number.
+  // Which logits a wave computes. The first kRowTiles waves also compute the probabilities of tile wave_id().
   static DG_DEVICE unsigned wave() { return wave_id(); }
   static DG_DEVICE int own_first_tile() { return wave() % Shape::kTileGroups * Shape::kWaveTiles; }
   static DG_DEVICE int own_key_fragment() { return wave() / Shape::kTileGroups % Shape::kKeyFragments; }
   static DG_DEVICE int own_part() { return wave() / Shape::kTileGroups / Shape::kKeyFragments; }
   static DG_DEVICE bool computes_probabilities() { return wave_id() < Shape::kRowTiles; }
 
-  // The chunk of 128 bytes that a lane group multiplies. Neighbouring groups read together; their chunks are half a row
-  // apart, for their keys are a multiple of eight apart and hence equally swizzled.
+  // Which chunk of a row of 128 bytes a lane group multiplies. LDS serves neighbouring groups together. The swizzle
+  // doesn't tell their keys apart, which differ by a multiple of eight, so their chunks are half a row apart to avoid
+  // bank conflicts.
   static DG_DEVICE int own_chunk(int lane) {
     const int lane_group = lane / Mfma::kRows;
     return lane_group % 2 * (kChunksPerRow / 2) + lane_group / 2 + own_part() % 2 * 2;
   }
-  // The row of 128 bytes of a read.
+  // Which row of 128 bytes a read takes.
   static DG_DEVICE int own_d_block(int read) { return read * (Shape::kParts / 2) + own_part() / 2; }
   static DG_DEVICE bool has(int read) {
     return (read + 1) * (Shape::kParts / 2) <= Shape::kDBlocks || own_d_block(read) < Shape::kDBlocks;
@@ -142,7 +144,7 @@ class MlaDecode {
     return reinterpret_cast<Accumulator*>(lds_ + Shape::kKeyBytes) + index * kWaveSize + lane_id();
   }
 
-  // A lane's operands of a tile's probabilities, and the factor for earlier sums.
+  // Where LDS has a lane's operands of a tile's probabilities, and the factor for its earlier sums.
   DG_DEVICE MfmaOperands* probabilities_of(int row_tile) const {
     auto* const first = reinterpret_cast<MfmaOperands*>(lds_ + Shape::kKeyBytes + Shape::kLogitsBytes);
     return first + row_tile * kWaveSize + lane_id();
@@ -152,8 +154,9 @@ class MlaDecode {
     return first + row_tile * kWaveSize + lane_id();
   }
 
-  // Lanes without a query load from elsewhere and don't branch: behind a branch, a wait for keys would be one for all
-  // queries, too. FP8 comes into the first half of the registers.
+  // Lanes without a query repeat the last one instead of branching. With a branch, the compiler couldn't count the
+  // loads in flight, and a wait for keys would be a wait for all queries, too. FP8 is loaded into the first half of the
+  // registers, and widened later.
   DG_DEVICE void load_queries() {
     constexpr int kElementBytes = Shape::kHasFp8Queries ? 1 : sizeof(T);
     constexpr int kVectorBytes = kLatentVector * kElementBytes;
@@ -177,7 +180,7 @@ class MlaDecode {
     });
   }
 
-  // Behind loads of keys, which then don't wait for the queries.
+  // Widens queries in place. Called after the first keys are stored, which needn't wait for the queries then.
   DG_DEVICE void widen_queries() {
     static_for<Shape::kWaveTiles>([&](auto i) {
 #pragma unroll
@@ -202,7 +205,7 @@ class MlaDecode {
     lds_barrier();
   }
 
-  // Both intervals of the first block, which has none before it.
+  // Prologue: both intervals of the first block, without work on earlier blocks.
   DG_DEVICE void compute_first_logits(int begin, int end) {
     multiply_keys<false>(begin, end);
     lds_barrier();
@@ -211,7 +214,7 @@ class MlaDecode {
     lds_barrier();
   }
 
-  // The second interval but for the maxima.
+  // The second interval, except for the maxima.
   DG_DEVICE void add_values_and_store_keys() {
     load_probabilities<kTilesBefore, Shape::kRowTiles - kTilesBefore>();
     static_for<kPlaces>([&](auto i) {
@@ -228,7 +231,7 @@ class MlaDecode {
     __builtin_amdgcn_sched_barrier(0);
   }
 
-  // The last tile of Vᵀ · Pᵀ of the last block but one, and all tiles of the last block.
+  // Epilogue: the last tile of Vᵀ · Pᵀ of the last block but one, and all tiles of the last block.
   DG_DEVICE void add_last_values() {
     if (Shape::kRowTiles > 1) add_values(Shape::kRowTiles - 1);
     turn_values();
@@ -239,7 +242,7 @@ class MlaDecode {
     static_for<Shape::kRowTiles>([&](int tile) { add_values(tile); });
   }
 
-  // Computes a block's addresses, and starts to look up the next block's page.
+  // Computes a block's addresses, and starts the look-up of the next block's page.
   DG_DEVICE void find_keys(int block, int end) {
     loader_.start(tokens_, args_.k, args_.page_shift, block, end);
     loader_.look_up(tokens_, min(block + 1, end - 1));
@@ -252,7 +255,7 @@ class MlaDecode {
   }
   static constexpr int kPlaces = Shape::kRowTiles > 1 ? Shape::kRowTiles - 1 : 1;
 
-  // Computes the wave's part of K · Qᵀ. With kHasEarlier, also the rest of the work on earlier blocks; see above.
+  // The first interval: computes the wave's part of K · Qᵀ and, with kHasEarlier, does the work on earlier blocks.
   template <bool kHasEarlier>
   DG_DEVICE void multiply_keys(int block, int end) {
     Accumulator logits[Shape::kWaveTiles][Shape::kWaveChains] = {};
@@ -317,16 +320,18 @@ class MlaDecode {
     static_for<kValuesAtOnce>([&](int i) { words_[kKey + i] = read_values(kKey + i); });
   }
 
-  // Reads the lane's values of one key of its run. Keys are neighbouring rows of LDS, each swizzled by its row.
+  // Reads the lane's part of one key's value. The run's keys are consecutive rows in LDS, swizzled by their row.
   DG_DEVICE Words read_values(int key) const {
     int first = values_offset_;
-    // Otherwise all offsets are kept in registers, which don't suffice. Addresses of lanes take some, too.
+    // Keeps the compiler from holding the offsets of all keys in registers, for which there are too few, above all
+    // where each lane has an address of its own.
     if (key % 2 == 1 || (!Tokens::kInRuns && key > 0)) asm("" : "+v"(first));
     const int offset = (first ^ key * kChunkBytes) + key * kBlockKBytes;
     return *reinterpret_cast<const Words*>(lds_ + offset);
   }
 
-  // Reads the logits of the wave's tile and all keys of the block, masks them, and raises the maxima.
+  // Reads the logits of the wave's tile for all keys of the block, adds up their parts, masks them, and updates the
+  // running maxima.
   DG_DEVICE void take_logits(int block) {
 #pragma unroll
     for (int i = 0; i < Shape::kKeyFragments; ++i) {
@@ -362,18 +367,18 @@ class MlaDecode {
                                     probability_operand<Mfma, T>(logits_, 1)};
   }
 
-  // Transposes the values that were read into operands.
+  // Transposes the values in words_ into operands.
   DG_DEVICE void turn_values() {
     static_for<Shape::kWidth>([&](auto f) {
       unsigned words[Shape::kRun];
 #pragma unroll
       for (int i = 0; i < Shape::kRun; ++i) words[i] = words_[i][f / 2];
       values_[f] = __builtin_bit_cast(MfmaOperands, column_chunk<sizeof(T)>(words, f % 2));
-      asm volatile("" : "+v"(values_[f]));  // transposed here, all at once, and not where they are used
+      asm volatile("" : "+v"(values_[f]));  // else the compiler transposes them where they are used
     });
   }
 
-  // Reads the probabilities of kCount tiles. With those of the first tile, all factors.
+  // Reads the probabilities of kCount tiles from LDS and, together with those of tile 0, the factors of all tiles.
   template <int kFirst, int kCount>
   DG_DEVICE void load_probabilities() {
     if constexpr (kFirst == 0) {
@@ -384,7 +389,7 @@ class MlaDecode {
     for (int i = kFirst; i < kFirst + kCount; ++i) probabilities_[i] = *probabilities_of(i);
   }
 
-  // out = out · factor. Factors are mostly 1.
+  // out = out · factor. Skipped if all factors are 1, as they mostly are.
   DG_DEVICE void multiply_sums() {
     bool changes = false;
 #pragma unroll
@@ -405,9 +410,9 @@ class MlaDecode {
     });
   }
 
-  // See FlashDecode::add_up_again(). Returns a bit for each tile whose sums the lane computed once more. `own_sum` is
-  // that of the wave's tile. Keys that aren't finite don't count here, or their logits have made the sum of
-  // probabilities NaN.
+  // See FlashDecode::add_up_again(). Returns a bit for each tile whose sums the lane has computed again. `own_sum` is
+  // that of the wave's tile. A key that isn't finite is either not seen, or has made the sum of probabilities NaN; such
+  // sums aren't computed again.
   DG_DEVICE unsigned add_up_again(float own_sum, const float (&sums)[Shape::kRowTiles]) {
     unsigned again = 0;
     static_for<Shape::kRowTiles>([&](auto tile) {
@@ -421,7 +426,8 @@ class MlaDecode {
       lds_barrier();  // all waves have read the last block, or the sums
       loader_.look_up(tokens_, block);
       loader_.start(tokens_, args_.k, args_.page_shift, block, tile_.end);
-      loader_.start(tokens_, args_.k, args_.page_shift, block, tile_.end);  // stored is what the call before started
+      // Twice, since store() stores whether keys exist as the call before the last one found it.
+      loader_.start(tokens_, args_.k, args_.page_shift, block, tile_.end);
       static_for<Loader::kPasses>([&](int pass) { loader_.load(pass); });
       loader_.clear_missing();
       static_for<Loader::kPasses>([&](int pass) { loader_.store(pass, lds_); });
@@ -436,11 +442,11 @@ class MlaDecode {
     return again;
   }
 
-  // Stands for the probability of a key that the query doesn't see.
+  // Stored in place of the probability of a key that the query doesn't see.
   static constexpr float kCountsForNothing = -1;
 
   DG_DEVICE void replace_logits_by_probabilities(int block, float unit) {
-    take_logits(block);  // which raises no maximum
+    take_logits(block);  // the maximum is final already
     static_for<Shape::kKeyFragments>([&](int i) {
 #pragma unroll
       for (int e = 0; e < Mfma::kElements; ++e) {
@@ -489,13 +495,13 @@ class MlaDecode {
   int keys_offset_;
   int values_offset_;
   MfmaOperands queries_[Shape::kWaveTiles][Shape::kReads];
-  Words words_[Shape::kRun];  // the wave's 64 values of all keys of a block
+  Words words_[Shape::kRun];  // of the wave's 64 columns of V, the lane's part for its run of keys
   MfmaOperands values_[Shape::kWidth] = {};
   MfmaOperands probabilities_[Shape::kRowTiles] = {};
   float factors_[Shape::kRowTiles];
   Accumulator logits_[Shape::kKeyFragments];  // of the wave's tile of queries
   float factor_;
-  float largest_ = -kInfinity;  // logit of the lane's keys, with kMaxima
+  float largest_ = -kInfinity;  // largest logit of the lane's keys, with kMaxima
   Accumulator out_[Shape::kRowTiles][Shape::kWidth] = {};
   OnlineSoftmax<Mfma, T, Shape::kSlack> softmax_;  // of the wave's tile
 };

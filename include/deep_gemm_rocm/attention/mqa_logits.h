@@ -1,7 +1,7 @@
-// Logits of a sparse indexer: for each query and key, the sum over heads of weight · max(q · k, 0), times the key's
-// scale.
+// Logits of the sparse-attention indexer: for each query and key, the sum over heads of weight · max(q · k, 0), times
+// the key's scale.
 //
-// Heads are the rows of the MFMAs' results and keys the columns, so a lane adds up half the heads of one key. A wave
+// Heads are the rows of the MFMA's result and keys the columns, so a lane adds up half the heads of one key. A wave
 // holds its keys in registers and goes through the queries.
 #pragma once
 
@@ -21,11 +21,11 @@ struct MqaLogitsArguments {
   const float* weights;     // [queries, heads], contiguous heads
   const int* begin;         // [queries], the first key that a query sees
   const int* end;
-  void* logits;             // float or bf16 [queries, keys]; compressed, a query's first column is the first key that it sees
+  void* logits;             // float or bf16 [queries, keys]; compressed, column 0 is the first key that the query sees
   int64_t q_stride, key_stride, weights_stride, logits_stride;
   int num_queries, num_keys;
   int clean;                // whether -inf is written where a query sees no key
-  int compressed_columns;   // or 0
+  int compressed_columns;   // columns of compressed logits; 0 if they aren't compressed
   int has_bf16_logits;
   int workgroup_queries;    // up to kWaveSize
 };
@@ -60,10 +60,10 @@ struct MqaShape {
   static_assert(kReads * kReadBytes == kHeadDim);
 };
 
-// Twice max(score, 0): exact, a NaN for a NaN, and one instruction.
+// 2 · max(score, 0), as score + |score|: one instruction, exact, and NaN stays NaN. MqaKeys::logit() halves the sum.
 DG_DEVICE float twice_positive(float score) { return score + __builtin_fabsf(score); }
 
-// A lane's part of a query's heads and their weights.
+// The part of a query's heads that a lane holds as MFMA operands, and the weights of the scores that it gets.
 template <class Shape>
 class MqaQuery {
   using Mfma = typename Shape::Mfma;
@@ -75,7 +75,7 @@ class MqaQuery {
     static_for<kParts>([&](auto part) { load_part<part>(q, weights); });
   }
 
-  // Loads the four weights of part kPart, and as large a part of the heads.
+  // Loads one of kParts equal parts: four weights, and up to one pair of operands.
   template <int kPart>
   DG_DEVICE void load_part(const uint8_t* q, const float* weights) {
     constexpr int kPartsOfFragment = kParts / Shape::kHeadFragments;
@@ -117,7 +117,7 @@ class MqaQuery {
   }
 
  private:
-  // Behind the last head, it is repeated with weight 0.
+  // Rows past the last head repeat it, with weight 0.
   static DG_DEVICE int existing(int head) {
     return Shape::kHeads % Mfma::kRows == 0 ? head : min(head, Shape::kHeads - 1);
   }
@@ -126,7 +126,8 @@ class MqaQuery {
   float weights_[Shape::kHeadFragments][Mfma::kElements];
 };
 
-// 64 keys in two fragments. A lane of either group has one key of each, and returns the logit of one of them.
+// 64 keys in two fragments, one for each lane. A lane gets partial logits of one key of each fragment; the two lane
+// groups exchange these, so that each lane has the logit of one key.
 template <class Shape>
 class MqaKeys {
   using Mfma = typename Shape::Mfma;
@@ -134,8 +135,8 @@ class MqaKeys {
  public:
   static constexpr int kCount = 2 * Mfma::kRows;
 
-  // Chunks of key i are from address_of(i) on, kStride bytes apart, and its scale is at scale_of(i). Keys past `last`
-  // stand for that one.
+  // The chunks of key i start at address_of(i) and are kStride bytes apart. Its scale is at scale_of(i). Keys past
+  // `last` repeat that one.
   template <int kStride = kChunkBytes, class AddressOf, class ScaleOf>
   DG_DEVICE void load(int last, AddressOf&& address_of, ScaleOf&& scale_of) {
     const int group = lane_id() / Mfma::kRows;
@@ -151,7 +152,7 @@ class MqaKeys {
     scale_ = load_global<float>(scale_of(min(lane_id(), last)));
   }
 
-  // The logit of key number lane_id(). Calls before(number) for each product of a fragment of heads and one of keys.
+  // The logit of key number lane_id(). Calls before(i) before the i-th product of a fragment of heads and one of keys.
   template <class Before>
   DG_DEVICE float logit(const MqaQuery<Shape>& query, Before&& before) const {
     float sums[2];
@@ -180,15 +181,16 @@ DG_DEVICE void store_logit(const Arguments& args, int64_t element, float logit) 
   }
 }
 
-// A wave's logits, of kBlocks times 64 keys and up to 64 neighbouring queries. Registers suffice for two parts of up to 64
-// heads, so a query with more has kQueryParts of them, which follow each other. Shape is that of a part.
+// Computes a wave's logits: kBlocks times 64 keys by up to 64 neighbouring queries. Registers hold two times up to 64
+// heads, so that one is loaded while the other is multiplied. A query with more heads is taken in kQueryParts parts of
+// up to 64, one after the other. Shape is that of a part.
 template <class Shape, int kBlocks, int kQueryParts>
 class MqaLogits {
   using Keys = MqaKeys<Shape>;
   using Query = MqaQuery<Shape>;
 
  public:
-  static constexpr int kMostQueries = kWaveSize;  // each lane holds what one of them sees
+  static constexpr int kMostQueries = kWaveSize;  // lane i holds which keys query i sees
 
   DG_DEVICE MqaLogits(const MqaLogitsArguments& args, int first_query, int first_key)
       : args_(args), first_query_(first_query), first_key_(first_key) {
@@ -204,7 +206,7 @@ class MqaLogits {
     }
   }
 
-  // A part of a query is loaded while the one before is multiplied.
+  // Double buffering: one part of a query is loaded while the part before it is multiplied.
   DG_DEVICE void run(int count) {
     const int parts = count * kQueryParts;
     Query even, odd;
@@ -221,7 +223,8 @@ class MqaLogits {
   static_assert(kBlocks * kProducts == Query::kParts);
   static_assert(kQueryParts == 1 || kQueryParts == 2);
 
-  // The matrix cores serve the older of two waves first, which would leave the other one alone with half of its work.
+  // The matrix cores serve the older of a SIMD's two waves first. It would finish early, and leave the other one alone
+  // with half of its work. So a wave lowers its priority as it gets on.
   static DG_DEVICE void yield_to_slower_waves(int i, int count) {
     static_for<4>([&](auto quarter) {
       const int begin = count * quarter / 4 & ~1;
@@ -249,7 +252,7 @@ class MqaLogits {
     if (any) {
       static_for<kBlocks>([&](auto block) {
         const float logit = keys_[block].logit(query, [&](auto product) {
-          // Loads stay between products: all at once, they would wait for each other, and the matrix cores for them.
+          // Keeps loads spread between products. Issued all at once, they would queue up, and matrix cores would idle.
           constexpr int kMemoryStays = 0xf;
           __builtin_amdgcn_sched_barrier(kMemoryStays);
           next.template load_part<decltype(block)::value * kProducts + decltype(product)::value>(q, weights);
@@ -279,24 +282,24 @@ class MqaLogits {
   const MqaLogitsArguments& args_;
   int first_query_;
   int first_key_;
-  int begin_;  // of the keys that the query of the lane's number sees
+  int begin_;  // lane i: the keys that query i sees
   int end_;
   Keys keys_[kBlocks];
   float logits_[kBlocks];
 };
 
-// Teams of four waves take turns with segments, so that one loads keys while another multiplies.
+// Two teams of four waves take alternate segments, so that one loads keys while the other multiplies.
 constexpr int kPagedMqaTeams = 2;
 constexpr int kPagedMqaWaves = kPagedMqaTeams * kMqaWaves;
 
-// How many keys token i of a sequence's last ones sees; below zero for none, too.
+// How many keys the i-th of a sequence's last next_n tokens sees. A negative number means none, too.
 DG_DEVICE int keys_seen(const PagedMqaLogitsArguments& args, int sequence, int i) {
   const int tokens = args.per_query_lens ? args.context_lens[sequence * args.next_n + i]
                                          : args.context_lens[sequence] - args.next_n + 1 + i;
   return min(tokens, min(args.pages_of_sequence << args.page_shift, args.columns));
 }
 
-// Where the values of keys are in their page: one key after another.
+// Where keys are in their page: rows, one key after another.
 template <int kHeadDim>
 struct KeysInRows {
   static constexpr int kChunkStride = kChunkBytes;
@@ -311,20 +314,21 @@ struct KeysInTiles {
   static DG_DEVICE int offset(int place) { return place / kTile * kTile * kHeadDim + place % kTile * kChunkBytes; }
 };
 
-// The paged logits of a wave. It keeps the limits and the first queries of its sequence from segment to segment.
+// Computes a wave's paged logits. From segment to segment of a sequence, it keeps the sequence's limits and first
+// queries in registers.
 template <class Shape, class Order>
 class PagedMqaLogits {
   using Keys = MqaKeys<Shape>;
-  // Queries that are in registers. With two, one is loaded while the other is multiplied.
+  // Queries in registers. With two, one is loaded while the other is multiplied.
   static constexpr int kBuffers = Shape::kHeadFragments <= 2 ? 2 : 1;
 
  public:
   DG_DEVICE explicit PagedMqaLogits(const PagedMqaLogitsArguments& args) : args_(args) {}
 
-  // The most keys that any of the sequence's tokens sees.
+  // The largest number of keys that any of the sequence's tokens sees.
   DG_DEVICE int most() const { return most_; }
 
-  // Goes on to a sequence, which may be the one before.
+  // Switches to a sequence; does nothing if it is the current one.
   DG_DEVICE void start(int sequence) {
     if (sequence == sequence_) return;
     sequence_ = sequence;
@@ -334,7 +338,7 @@ class PagedMqaLogits {
     for (int i = 0; i < args_.next_n; ++i) most_ = max(most_, read_lane(limits_, i));
   }
 
-  // Computes the logits of the sequence's tokens for 64 keys, which may be in several pages, or a part of one.
+  // Computes the logits of the sequence's tokens for 64 keys, which may span several pages.
   DG_DEVICE void run(int first_key) {
     const int page_keys = 1 << args_.page_shift;
     const auto page_of = [&](int i) {
@@ -347,7 +351,7 @@ class PagedMqaLogits {
     keys.template load<Order::kChunkStride>(
         most_ - 1 - first_key, [&](int i) { return page_of(i) + Order::offset(place_of(i)); },
         [&](int i) { return page_of(i) + page_keys * Shape::kHeadDim + place_of(i) * sizeof(float); });
-    // Behind the keys, whose pages take longer to find.
+    // Queries are loaded after the keys, which take longer as their pages are looked up first.
     if (!has_queries_) {
       static_for<kBuffers>([&](auto i) {
         if (i < args_.next_n) load_query<i>(i);
@@ -359,7 +363,8 @@ class PagedMqaLogits {
         const int token = first + i;
         if (token >= args_.next_n) return;
         const float logit = keys.logit(queries_[i], [](auto) {});
-        // With few tokens, each has a buffer for itself. Otherwise the last ones make way for the first ones.
+        // Few tokens have a buffer each, which they keep. Otherwise the next token's query is loaded into this buffer
+        // or, after the last one, that of the first tokens for the next keys.
         if (args_.next_n > kBuffers) load_query<i>(token + kBuffers < args_.next_n ? token + kBuffers : i);
         const int key = first_key + lane_id();
         if (key < read_lane(limits_, token)) store_logit(args_, row_of(token) * args_.logits_stride + key, logit);
@@ -378,13 +383,13 @@ class PagedMqaLogits {
 
   const PagedMqaLogitsArguments& args_;
   int sequence_ = -1;
-  int limits_;  // the keys that the token of the lane's number sees
+  int limits_;  // lane i: how many keys token i sees
   int most_;
   bool has_queries_;
   MqaQuery<Shape> queries_[kBuffers];
 };
 
-// Writes -inf where queries see no key. Rows are dealt to all waves, whatever keys the schedule gives these.
+// Writes -inf where queries see no key. Rows are dealt equally to all waves, independently of the schedule.
 DG_DEVICE void clean_unseen(const PagedMqaLogitsArguments& args, int workgroup) {
   constexpr int kColumns = 1024;  // of a piece, which a wave cleans
   const unsigned pieces_of_row = ceil_div(args.columns, kColumns);
@@ -401,15 +406,15 @@ DG_DEVICE void clean_unseen(const PagedMqaLogitsArguments& args, int workgroup) 
   }
 }
 
-// Computes a wave's logits: its 64 keys of each of its team's segments, from its workgroup's first segment to the next
-// workgroup's first.
+// Computes a wave's logits: 64 keys of each of its team's segments. The workgroup has the segments from its own entry
+// of the schedule up to the next workgroup's.
 template <class Shape, class Order>
 DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgroup) {
   const int* const own = args.schedule + 2 * workgroup;
   const int last_sequence = min(own[2], args.batch);
   const int last_segment = own[3];
   constexpr int kKeys = MqaKeys<Shape>::kCount;
-  // No sequence has so many segments. Of more, the number of the first key would overflow.
+  // Limits what the schedule says. No sequence has so many segments; with more, the first key's number would overflow.
   constexpr int kMostSegments = __INT_MAX__ / (kMqaWaves * kKeys);
   int sequence = max(own[0], 0);
   int segment = min(max(own[1], 0), kMostSegments);

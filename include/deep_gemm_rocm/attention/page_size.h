@@ -6,7 +6,7 @@
 
 namespace deep_gemm_rocm {
 
-// Any power of two, which is an argument.
+// A power of two, given at run time as an argument.
 class PowerOfTwo {
  public:
   DG_DEVICE explicit PowerOfTwo(int shift) : shift_(shift) {}
@@ -19,7 +19,7 @@ class PowerOfTwo {
   int shift_;
 };
 
-// Another number, compiled in: compilers divide by a constant with a multiplication. Tokens aren't negative.
+// Any number, compiled in, so that the compiler divides by multiplying. Tokens aren't negative.
 template <int kTokens>
 class CompiledIn {
  public:
@@ -30,7 +30,7 @@ class CompiledIn {
   DG_DEVICE int slot(int page, int in_page) const { return page * kTokens + in_page; }
 };
 
-// The class for a template's page_size, which is 0 for powers of two.
+// The class for a kernel's template argument page_size, which is 0 for powers of two.
 template <int kTokens>
 using PagesOf = Conditional<kTokens == 0, PowerOfTwo, CompiledIn<kTokens>>;
 

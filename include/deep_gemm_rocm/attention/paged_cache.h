@@ -1,4 +1,4 @@
-// Keys and values in pages.
+// Where tokens of a paged cache are: look-ups in the block table, and addresses in pages.
 #pragma once
 
 #include "deep_gemm_rocm/attention/decode_arguments.h"
@@ -8,15 +8,15 @@
 
 namespace deep_gemm_rocm {
 
-// The tokens of a sequence's length that there is room for.
+// A sequence's length, clamped to what its row of the block table has room for.
 DG_DEVICE int existing_tokens(int length, int most_tokens) { return min(max(length, 0), most_tokens); }
 
-// Which of the lengths is a sequence's. Most sequences have their own, and divisions take long.
+// The index of a sequence's length. Mostly each sequence has its own; this saves the division then, which is slow.
 DG_DEVICE int length_of_sequence(int sequence, int sequences_of_length) {
   return sequences_of_length == 1 ? sequence : sequence / sequences_of_length;
 }
 
-// The tokens of a sequence of the wave.
+// The length of a sequence, which is uniform.
 DG_DEVICE int tokens_of_sequence(const DecodeArguments& args, int sequence) {
   if (args.context_lens == nullptr) return args.most_tokens;
   return existing_tokens(args.context_lens[length_of_sequence(sequence, args.sequences_of_length)], args.most_tokens);
@@ -29,8 +29,8 @@ struct TokenPlace {
   bool is_extra = false;  // whether that is the second cache
 };
 
-// The cache that holds a lane's token. check_latent_strides() in problems/attention.py sees to it that strides are
-// small enough for products of 32 and 24 bits, which take an instruction each.
+// The cache that holds a lane's token. check_latent_strides() in problems/latent.py ensures that strides are small
+// enough for multiplications of 32 and 24 bits, which take an instruction each.
 template <int kElementBytes>
 class LanePages {
  public:
@@ -40,7 +40,7 @@ class LanePages {
         token_bytes_(static_cast<unsigned>(tensor.token_stride) * kElementBytes),
         page_shift_(page_shift) {}
 
-  // The first or the second one, for each lane.
+  // Chooses between two caches in each lane.
   static DG_DEVICE LanePages chosen(bool is_second, LanePages first, LanePages second) {
     first.make_scalar();
     second.make_scalar();
@@ -57,7 +57,7 @@ class LanePages {
   DG_DEVICE int tokens_of_page() const { return 1 << page_shift_; }
 
  private:
-  // Else compilers choose an argument's address, and each lane loads the argument.
+  // Otherwise the compiler selects the address of an argument, and each lane loads the argument from there.
   DG_DEVICE void make_scalar() {
     asm("" : "+s"(first_), "+s"(page_bytes_), "+s"(token_bytes_), "+s"(page_shift_));
   }
@@ -68,8 +68,8 @@ class LanePages {
   int page_shift_;
 };
 
-// One sequence's pages. A page is looked up ahead of time, for a run of neighbouring tokens in it. Tokens past the last
-// one of the sequence stand for that one, so that loads are in bounds.
+// One sequence's pages. A page is looked up ahead of time, once for a run of neighbouring tokens in it. Tokens past the
+// sequence's last one repeat that one, so that loads are in bounds.
 template <class PageSize>
 class SequencePages {
  public:
@@ -92,7 +92,7 @@ class SequencePages {
 
   DG_DEVICE int page_of(int token) const { return existing_page(entry_of(token)); }
 
-  // The address of a token's vector of a head.
+  // The address of a token's key or value of a head.
   template <class T>
   DG_DEVICE const uint8_t* address(const PagedTensor& tensor, int head, int page, int token) const {
     const int in_page = page_size_.in_page(existing(token));
@@ -134,7 +134,7 @@ class SequencePages {
   int tokens_;
 };
 
-// The same for pages that eight neighbouring tokens may not be in.
+// The same for pages whose number of tokens isn't a multiple of eight, so that a run may span two pages.
 template <class PageSize>
 class SmallPages : public SequencePages<PageSize> {
  public:
@@ -142,8 +142,8 @@ class SmallPages : public SequencePages<PageSize> {
   static constexpr bool kInRuns = false;
 };
 
-// Tokens that a row of slots names: page number · page + offset. A slot that isn't in the cache stands for none; a
-// token of the first page is loaded then, and not used.
+// Tokens that a row of slots lists (slot = page · tokens of a page + position in the page). If a slot isn't in the
+// cache, the token doesn't exist; the cache's first token is loaded instead, and not used.
 class IndexedTokens {
  public:
   static constexpr bool kInRuns = false;
@@ -173,8 +173,8 @@ class IndexedTokens {
   int tokens_;
 };
 
-// Tokens that a row of slots names in one cache, and behind them those that another row names in a second cache, which
-// may have other pages.
+// Tokens that a row of slots lists in one cache, followed by those that another row lists in a second cache, whose
+// pages may have another size.
 class IndexedTokensOfTwo {
  public:
   static constexpr bool kInRuns = false;
@@ -191,7 +191,7 @@ class IndexedTokensOfTwo {
         num_extra_slots_(static_cast<unsigned>(args.extra.num_pages) << args.extra.page_shift),
         first_tokens_(tokens_of_sequence(args, sequence)),
         tokens_(tokens) {
-    // Scalars to choose from, as in LanePages.
+    // Kept in SGPRs to select from, see LanePages::make_scalar().
     asm("" : "+s"(page_shift_), "+s"(extra_page_shift_), "+s"(num_slots_), "+s"(num_extra_slots_));
   }
 

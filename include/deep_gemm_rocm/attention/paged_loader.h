@@ -1,6 +1,6 @@
-// Loaders of keys and values in pages for queries in FP8. A wave's tokens aren't a run in one page, as in run_loader.h:
-// each lane looks for its tokens' page, one block ahead, while the loads of the block before are in flight.
-//   SequenceTokens: PagedTokens of some size of pages.
+// Loaders of keys and values in pages for queries in FP8. Unlike in run_loader.h, a wave's tokens may be in several
+// pages. So each lane looks up its token's page, one block ahead, while the loads of the block before are in flight.
+//   SequenceTokens: PagedTokens of some PageSize.
 #pragma once
 
 #include "deep_gemm_rocm/attention/sequence_tokens.h"
@@ -10,7 +10,7 @@
 
 namespace deep_gemm_rocm {
 
-// A TileLoader for keys.
+// A TileLoader that finds each lane's key in its page.
 template <class SequenceTokens, class Order, int kKeys, int kThreads, int kHeadBytes>
 class PagedKeyLoader : public TileLoader<Order, kKeys, kKeys, kThreads, ceil_div(kHeadBytes, kBlockKBytes), true> {
   using Base = TileLoader<Order, kKeys, kKeys, kThreads, ceil_div(kHeadBytes, kBlockKBytes), true>;
@@ -36,7 +36,7 @@ class PagedKeyLoader : public TileLoader<Order, kKeys, kKeys, kThreads, ceil_div
   int entry_[Base::kPasses];
 };
 
-// A TransposingTileLoader for values. A lane's tokens are in one page, and the same in all passes.
+// A TransposingTileLoader for values in pages. A lane's tokens are in one page, and the same in all passes.
 template <class SequenceTokens, class T, int kValueDim, int kValueRows, int kThreads>
 class PagedValueLoader : public TransposingTileLoader<T, RowsInOrder, kValueRows, kThreads, 1> {
   using Base = TransposingTileLoader<T, RowsInOrder, kValueRows, kThreads, 1>;

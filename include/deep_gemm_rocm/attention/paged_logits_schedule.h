@@ -1,4 +1,4 @@
-// Deals the keys of sequences of any length to workgroups of paged_mqa_logits, in segments of 256 keys.
+// Deals the keys of sequences of different lengths to the workgroups of paged_mqa_logits, in segments of 256 keys.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/buffer.h"
@@ -18,14 +18,15 @@ struct PagedLogitsScheduleArguments {
 
 constexpr int kSegmentKeys = 256;
 constexpr int kScheduleWaves = 8;
-constexpr int kScheduleThreads = kScheduleWaves * kWaveSize;  // sequences that are looked at together
+constexpr int kScheduleThreads = kScheduleWaves * kWaveSize;  // sequences in a step, one for each thread
 
 struct ScheduleLds {
   int segments[kScheduleWaves];     // of the sequences of each wave
   uint64_t ends[kScheduleThreads];  // on the line of all segments
 };
 
-// All segments are one after another on a line, which is cut into pieces of the same length, one for each unit.
+// Lays the segments of all sequences end to end on a line, and cuts the line into pieces of equal length, one for each
+// unit, which is a workgroup of paged_mqa_logits.
 class PagedLogitsSchedule {
  public:
   DG_DEVICE PagedLogitsSchedule(const PagedLogitsScheduleArguments& args, ScheduleLds& lds) : args_(args), lds_(lds) {}
@@ -44,7 +45,7 @@ class PagedLogitsSchedule {
       }
       begin = end;
     }
-    // Where there is no work, units begin behind the last sequence. So does the end of the last unit.
+    // Units without work begin past the last sequence. So does entry number `units`, the end of the last unit.
     for (unsigned unit = thread_id(); unit <= args_.units; unit += kScheduleThreads) {
       if (position_of(unit, all_segments) == all_segments) store(unit, args_.sequences, 0);
     }
@@ -53,7 +54,7 @@ class PagedLogitsSchedule {
  private:
   DG_DEVICE int segments_of(int sequence) const {
     if (sequence >= args_.sequences) return 0;
-    int longest = 0;  // or all are negative
+    int longest = 0;  // also if all lengths are negative
     for (int i = 0; i < args_.lengths_of_sequence; ++i) {
       const int64_t offset = sequence * args_.sequence_stride + i * args_.length_stride;
       longest = max(longest, *((const Global<int>*)args_.lengths + offset));
@@ -61,7 +62,8 @@ class PagedLogitsSchedule {
     return (static_cast<unsigned>(longest) + kSegmentKeys - 1) / kSegmentKeys;
   }
 
-  // Puts the ends of each thread's sequence into LDS, where the first one begins at `begin`. Returns the last end.
+  // Computes where the sequences from `first` on end on the line, one in each thread, if the first one begins at
+  // `begin`. Puts the ends into LDS, and returns the last one.
   DG_DEVICE uint64_t find_ends(int first, uint64_t begin) {
     const int segments_up_to = inclusive_sum(segments_of(first + thread_id()));
     lds_barrier();  // all have read what was in LDS before
@@ -86,7 +88,8 @@ class PagedLogitsSchedule {
     return of_each * unit + left_over * unit / args_.units;
   }
 
-  // Stores a position on the part of the line that is in LDS, and where `first` begins at `begin`.
+  // Finds a position among the sequences whose ends are in LDS, and stores it as a sequence and a segment. Sequence
+  // `first` begins at `begin`.
   DG_DEVICE void store_position(unsigned unit, int first, uint64_t begin, uint64_t position) const {
     int before = 0;  // sequences that end at or before the position
 #pragma unroll

@@ -1,6 +1,6 @@
-// A query's row of a partial result: its values as f16, and behind them powers of two as e8m0, one for the neighbouring
-// values of each lane that stored them. f16 has three bits more than a bf16 output, and with the powers any range: values
-// keep all bits unless they are 2^28 times smaller than the largest of their lane.
+// How a partial result stores a query's row: its elements as f16, followed by shared powers of two as e8m0, one for the
+// neighbouring elements that a lane has stored. f16 has three bits more than a bf16 output, and the powers give it any
+// range: elements keep all bits unless they are 2^28 times smaller than the largest of their lane.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/online_softmax.h"
@@ -10,7 +10,7 @@
 
 namespace deep_gemm_rocm {
 
-// kValues: with those that lanes have past the last value of a head.
+// kValues: the head's elements, including the padding that lanes hold past its end.
 template <int kValues, int kLaneValues>
 class PartRow {
   static constexpr int kPowersOffset = round_up(kValues, 64) * sizeof(_Float16);
@@ -18,12 +18,12 @@ class PartRow {
   static constexpr int kStored = 8;
   static_assert(kLaneValues % kStored == 0 && kValues % kLaneValues == 0 && kValues / kLaneValues <= kPowersBytes);
 
-  // The exponents of fp32 and of e8m0 are 127 for 1. The largest value becomes 2^14 or up to twice that.
+  // fp32 and e8m0 have the same exponent bias, 127. The power scales the largest element to between 2^14 and 2^15.
   static constexpr int kMantissaBits = 23;
   static constexpr unsigned kExponentOfLargest = 14;
 
  public:
-  static constexpr int kBytes = kPowersOffset + kPowersBytes;  // _part_row_bytes() in launch/attention.py
+  static constexpr int kBytes = kPowersOffset + kPowersBytes;  // _part_row_bytes() in launch/decode.py
 
   // Stores a lane's values, from number `first` on.
   static DG_DEVICE void store(uint8_t* row, int first, const float (&values)[kLaneValues]) {
@@ -40,7 +40,7 @@ class PartRow {
     *(Global<uint8_t>*)(row + kPowersOffset + first / kLaneValues) = power;
   }
 
-  // Neighbouring values as they are loaded, by a lane that may have others than the one that stored them.
+  // Neighbouring elements as they are loaded. The loading lane may hold others than the lane that stored them.
   template <int kCount>
   struct Loaded {
     static_assert(kLaneValues % kCount == 0, "values have a power in common");
@@ -53,7 +53,7 @@ class PartRow {
     }
   };
 
-  // Numbers past the last values stand for these.
+  // Elements past the last one repeat the last ones.
   template <int kCount>
   static DG_DEVICE Loaded<kCount> load(const Buffer& row, int first) {
     const int existing = min(first, kValues - kCount);
@@ -62,7 +62,7 @@ class PartRow {
   }
 
  private:
-  // That of the largest finite value.
+  // The power for the largest finite element.
   static DG_DEVICE unsigned common_power(const float (&values)[kLaneValues]) {
     float largest = largest_of(values, [](float magnitude) { return magnitude; });
     if (ballot(largest == kInfinity) != 0) {

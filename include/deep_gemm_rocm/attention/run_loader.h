@@ -1,6 +1,6 @@
-// Loaders of keys and values that are in pages, or whose tokens have factors. A wave loads a run of tokens, which are
-// in one page. The page is looked up one block ahead, while the loads of the block before are in flight.
-//   SequenceTokens: PagedTokens, or ConsecutiveTokens, which have no pages to look up.
+// Loaders of keys and values that are in pages, or whose tokens have descale factors. A wave loads a run of tokens in
+// one page. The page is looked up one block ahead, while the loads of the block before are in flight.
+//   SequenceTokens: PagedTokens, or ConsecutiveTokens, which has no pages to look up.
 #pragma once
 
 #include "deep_gemm_rocm/attention/sequence_tokens.h"
@@ -9,7 +9,7 @@
 
 namespace deep_gemm_rocm {
 
-// A TileLoader for keys, of kKeyBytes in memory.
+// A TileLoader for keys that take kKeyBytes each in memory.
 template <class SequenceTokens, class Order, int kKeys, int kThreads, int kDBlocks, int kKeyBytes, class Form,
           bool kHasFactors>
 class KeyRunLoader : public TileLoader<Order, kKeys, kKeys, kThreads, kDBlocks, true, false, Form> {
@@ -19,7 +19,8 @@ class KeyRunLoader : public TileLoader<Order, kKeys, kKeys, kThreads, kDBlocks, 
  public:
   using Base::Base;
 
-  // Each lane looks up the page: a scalar load would be counted with the reads from LDS, and wait for all of them.
+  // A vector load in each lane: lgkmcnt counts scalar loads together with reads from LDS, so waiting for a scalar load
+  // would mean waiting for all of these.
   DG_DEVICE void look_up(const SequenceTokens& tokens, int pass, int first_key) {
     entry_[pass] = tokens.entry_of(first_key + key(pass));
   }
@@ -47,7 +48,7 @@ class KeyRunLoader : public TileLoader<Order, kKeys, kKeys, kThreads, kDBlocks, 
   }
 
  private:
-  // Passes are so many keys apart, so that a lane's place in its run is the same in all of them.
+  // Keys from one pass to the next: a multiple of kRunTokens, so that a lane's place in its run stays the same.
   static constexpr int kKeysOfPass = rows_per_pass(kThreads);
   static_assert(Order::of_lds_row(kKeysOfPass) == kKeysOfPass && kKeysOfPass % kRunTokens == 0);
 
@@ -73,7 +74,7 @@ class ValueRunLoader : public TransposingTileLoader<T, RowsInOrder, kValueRows, 
   DG_DEVICE void look_up(const SequenceTokens& tokens, int first_key) { entry_ = tokens.entry_of(first_key + key()); }
 
   DG_DEVICE void load(const SequenceTokens& tokens, int pass, int first_key) {
-    // A constant apart from the first pass's, so that offsets are in the same register.
+    // A constant more than in the first pass, so that all passes share an offset register.
     const int value = Base::row(0) + pass * kRowsOfPass;
     const bool exists = (pass + 1) * kRowsOfPass <= kValueDim || value < kValueDim;
     const unsigned in_token = exists ? value * sizeof(Stored) : kOutOfBounds;
@@ -102,7 +103,7 @@ class ValueRunLoader : public TransposingTileLoader<T, RowsInOrder, kValueRows, 
 
   static DG_DEVICE int key() { return Base::first_k_of_part(0); }
 
-  // Loads a word of each of the lane's tokens.
+  // Loads one word of each of the lane's tokens, at byte in_token of a token.
   template <class Word>
   DG_DEVICE void load_run(const SequenceTokens& tokens, int first_key, unsigned in_token, int token_bytes,
                           Word (&words)[Base::kUnitLoads]) const {

@@ -1,10 +1,12 @@
-// Selects the k largest of a row, in the order of their positions.
+// Radix selection: finds the k largest numbers of a row, in the order of their positions.
 //
-// Numbers are compared by 32 bits in the same order. A sample of the row, which is loaded first, tells from which number
-// on there are likely k and some more. These are listed in LDS as the rest of the row arrives, and histograms of the list
-// find the k-th largest number. If the sample was wrong, so that fewer than k are listed or more than there is room for,
-// the row is loaded again. A histogram of the whole row tells in which bin of the highest 12 bits the k-th largest number
-// is, or two of all bits if that bin has too many. Everything from this bin on is listed then.
+// Numbers are compared as 32-bit keys of the same order (ordered_bits()).
+//   1. A sample of the row is loaded first. Its histogram gives a threshold that k numbers and likely some more reach.
+//   2. As the rest of the row arrives, all numbers from the threshold on are listed in LDS.
+//   3. Histograms of the list find the k-th largest number.
+// If the sample was misleading, so that fewer than k numbers are listed or more than the list has room for, the row is
+// loaded again. A histogram of the whole row by the highest 12 bits then finds the bin of the k-th largest number, and
+// up to two more, by the next bits, divide that bin if it is too large. All numbers from this bin on are listed.
 #pragma once
 
 #include "deep_gemm_rocm/attention/logits_row.h"
@@ -14,8 +16,8 @@ namespace deep_gemm_rocm {
 
 constexpr int kMostThreads = 1024;
 constexpr int kMostSelected = 2048;
-// Two workgroups share a CU's LDS. There is room for the most that are selected and a block of the row. A multiple of
-// 64 numbers, so that one instruction stores a value and its position.
+// Two workgroups share a CU's LDS. The list has room for kMostSelected numbers and a block of the row. A multiple of 64
+// numbers, so that one instruction stores both a value and its position.
 constexpr int kMostListed = 63 * kWaveSize;
 
 struct SelectionList {
@@ -23,19 +25,19 @@ struct SelectionList {
   int positions[kMostListed];
 };
 
-// kMostBlocks: of the row.
+// kMostBlocks: the most blocks that a row has.
 template <int kMostBlocks>
 struct alignas(kChunkBytes) SelectionLds {
   union {
     unsigned bins[kBins];
     SelectionList list;
   };
-  // For each block, where its part of the list begins, and how much it is (in the high half). Later, by how much that part
-  // is moved.
+  // For each block of the row, where its part of the list begins, and in the high half, its length. Later, how far that
+  // part is moved.
   int blocks[kMostBlocks];
   int of_waves[kMostThreads / kWaveSize];
   int listed;
-  unsigned largest;  // ordered bits in the list, less least_listed_
+  unsigned largest;  // the largest ordered bits in the list, minus least_listed_
   int found[3];
 };
 
@@ -43,8 +45,8 @@ DG_DEVICE void add_in_lds(unsigned* number, unsigned added = 1) {
   __hip_atomic_fetch_add(number, added, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
 
-// Adds 1 for each lane to its own number. Lanes that add to the same number wait for each other, so one lane adds for all
-// that have the first lane's number: most rows that come here have many equal logits.
+// Adds 1 to numbers[own] for each lane. Atomics of a wave on the same address are serialized, so one lane adds for all
+// lanes that share the first lane's number: most rows that come here have many equal logits.
 DG_DEVICE void add_together(unsigned* numbers, unsigned own) {
   const bool is_first = own == static_cast<unsigned>(uniform(static_cast<int>(own)));
   const uint64_t first_ones = ballot(is_first);
@@ -57,15 +59,15 @@ DG_DEVICE void max_in_lds(unsigned* number, unsigned other) {
   __hip_atomic_fetch_max(number, other, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
 
-// Adds to a number in LDS, in one lane, and returns what it was. Compilers that see that the address is uniform add up
-// all lanes before, though there is only one.
+// Adds to a number in LDS, from one lane, and returns the number before. The asm hides that the address is uniform.
+// Otherwise the compiler first adds up all active lanes, of which there is only one.
 DG_DEVICE int add_from_lane(int* number, int added) {
   int none = 0;
   asm volatile("" : "+v"(none));
   return __hip_atomic_fetch_add(number + none, added, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
 
-// Arguments and members are uniform unless they are of a lane.
+// Arguments and members are uniform, except for those whose comments say that they are the lane's.
 template <class Row, int kWaves>
 class Selection {
   using Block = typename Row::Block;
@@ -76,11 +78,11 @@ class Selection {
   static_assert(kBinsOfLane % 4 == 0 && kListedOfLane % 4 == 0);
 
  public:
-  // Fewer than all numbers are to be selected: 0 < k < row.count().
+  // Requires 0 < k < row.count().
   DG_DEVICE Selection(Row& row, int k, Lds& lds)
       : row_(row), lds_(lds), k_(k), bin_(all_of(row.count())), end_(row.count()) {}
 
-  // Leaves the positions of the k selected numbers in the list, in order.
+  // Leaves the positions of the k selected numbers at the beginning of the list, in order.
   DG_DEVICE void run() {
     if (fits() || !list_by_sample()) list_by_row();
     const int listed = uniform(lds_.listed);
@@ -94,10 +96,10 @@ class Selection {
  private:
   DG_DEVICE SelectionBin all_of(int count) const { return {0, 32, 0, count, k_}; }
 
-  // Whether everything from the bin on fits into the list.
+  // Whether all numbers from bin_ on fit into the list.
   DG_DEVICE bool fits() const { return bin_.above + bin_.inside <= kMostListed; }
 
-  // Lists what are likely k numbers and some more. Returns whether they are.
+  // Lists all numbers from the sample's threshold on. Returns whether they are at least k, and fit into the list.
   DG_DEVICE bool list_by_sample() {
     divide_sample();
     row_.end_sample();
@@ -114,7 +116,7 @@ class Selection {
     return false;
   }
 
-  // Lists all numbers of the row from a bin on.
+  // Lists all numbers of the row from the bin of the k-th largest one on.
   DG_DEVICE void list_by_row() {
     if (!fits()) divide_row();
     while (!fits() && bin_.shift > 0) divide_row_further();
@@ -130,24 +132,24 @@ class Selection {
     lds_barrier();
   }
 
-  // Finds a bin of the highest bits of the sample.
+  // Finds the bin of the sample that has the threshold.
   DG_DEVICE void divide_sample() {
     clear_bins();
     row_.for_each_sampled([&](float value) DG_INLINE { count_unordered(value); });
     const int sampled = row_.sampled();
     const int expected = static_cast<int64_t>(k_) * sampled / row_.count();
-    // The sample of a random row hardly ever has more of the k largest than this.
+    // In random rows, the sample hardly ever has more of the k largest numbers than this.
     const int wanted = expected + expected / 8 + 24;
     bin_ = {0, 32, 0, sampled, wanted};
     find_bin<true>();
-    // Where many are in one bin, they needn't be spread evenly in it.
+    // A bin with many numbers is divided further, as expected() assumes that they are spread evenly in it.
     if (static_cast<int64_t>(bin_.inside) * row_.count() <= static_cast<int64_t>(kMostSelected) * sampled) return;
     clear_bins();
     row_.for_each_sampled([&](float value) DG_INLINE { count(ordered_bits(value)); });
     find_bin<false>();
   }
 
-  // Finds the bin by the highest bits. They are brought into order afterwards, in the bins.
+  // Finds the bin of the whole row by the highest bits. Counts are by raw bits; find_bin() puts the bins in order.
   DG_DEVICE void divide_row() {
     clear_bins();
     row_.for_each_block_in_turn([&](const Block& block) DG_INLINE {
@@ -184,7 +186,7 @@ class Selection {
     lds_barrier();
   }
 
-  // NaNs aren't counted: they may be many, and lanes that add to the same number wait for each other.
+  // NaNs aren't counted: there may be many, and atomics of a wave on the same address are serialized.
   template <bool kTogether = false>
   DG_DEVICE void count_unordered(float value) {
     if (__builtin_isunordered(value, value)) return;
@@ -205,8 +207,8 @@ class Selection {
     }
   }
 
-  // Counts of neighbouring bins, from `first` on. Unordered, negative numbers follow the others, and their order is the
-  // opposite one.
+  // The counts of neighbouring bins in the order of numbers, from `first` on. Bins of raw bits have negative numbers
+  // after the others, and in reverse order.
   template <bool kUnordered>
   DG_DEVICE void load_bins(int first, int (&counts)[kBinsOfLane]) const {
     const bool is_negative = kUnordered && first < kBins / 2;
@@ -222,7 +224,8 @@ class Selection {
     for (int i = 0; i < kBinsOfLane; ++i) counts[i] = is_negative ? loaded[kBinsOfLane - 1 - i] : loaded[i];
   }
 
-  // Goes through the bins from the highest on. A lane has some neighbouring ones.
+  // Finds the bin of the k-th largest number, by a prefix sum over the counts from the highest bin down. A lane has
+  // kBinsOfLane neighbouring bins.
   template <bool kUnordered>
   DG_DEVICE void find_bin() {
     lds_barrier();
@@ -258,7 +261,7 @@ class Selection {
     int all;
   };
 
-  // Adds up a number of each wave. There must be a barrier between two calls.
+  // Prefix sum over the waves, each of which gives one number. There must be a barrier between two calls.
   DG_DEVICE WaveSums sum_over_waves(int of_wave) {
     if (lane_id() == 0) lds_.of_waves[wave_id()] = of_wave;
     lds_barrier();
@@ -266,8 +269,8 @@ class Selection {
     return {read_lane(up_to, wave_id()) - of_wave, read_lane(up_to, kWaveSize - 1)};
   }
 
-  // Too many numbers are equal to the k-th largest. Finds a position before which there are as many of them as are
-  // wanted, and less than a block more.
+  // For rows in which too many numbers are equal to the k-th largest: sets end_, before which there are as many of them
+  // as wanted, or at most a block more. Blocks take the place of bins, in reverse order.
   DG_DEVICE void find_end() {
     clear_bins();
     row_.for_each_block_in_turn([&](const Block& block) DG_INLINE {
@@ -293,7 +296,8 @@ class Selection {
     lds_barrier();
   }
 
-  // Lists a block's numbers if there is room for all of them. Parts of different blocks come in any order.
+  // Lists a block's numbers that meet the condition, if there is room for all of them. Waves append their blocks in any
+  // order.
   template <class Condition>
   DG_DEVICE void list_block(const Block& block, Condition&& condition) {
     constexpr int kVector = Block::kVector;
@@ -310,7 +314,7 @@ class Selection {
         counts[i] += taken[i][j];
       }
     }
-    // Sums up to the lane. They are at most 64 · 8, so two share a register.
+    // Prefix sums over the lanes. They are at most 64 · 8, so two share a register.
     int of_two[kVectors / 2];
     int all[kVectors / 2];
     int of_block = 0;
@@ -344,7 +348,7 @@ class Selection {
     }
   }
 
-  // Brings the blocks' parts of the list into order.
+  // Reorders the list: the blocks' parts are moved into the order of the row.
   DG_DEVICE void take_in_order(int listed) {
     float values[kListedOfLane];
     int positions[kListedOfLane];
@@ -366,7 +370,7 @@ class Selection {
     lds_barrier();
   }
 
-  // Finds by how much each block's part of the list is moved.
+  // Computes how far each block's part of the list is moved: from its place in the list to a prefix sum of lengths.
   DG_DEVICE void find_moves() {
     static_assert(Row::kMostBlocks <= kThreads);
     const int of_block = thread_id() < Row::kMostBlocks ? lds_.blocks[thread_id()] : 0;
@@ -377,7 +381,8 @@ class Selection {
     lds_barrier();
   }
 
-  // Lanes take neighbouring numbers, which makes room for bins. The first bin has the whole list: all bits that differ.
+  // Loads the list into registers, neighbouring numbers in each lane, which frees its LDS for bins. The first bin is
+  // the whole list: its shift covers all bits that may differ.
   DG_DEVICE void take_neighbours(int listed) {
     const int first = thread_id() * kListedOfLane;
     listed_of_lane_ = min(max(listed - first, 0), kListedOfLane);
@@ -430,11 +435,11 @@ class Selection {
   Lds& lds_;
   int k_;
   SelectionBin bin_;
-  int end_;  // the position behind the last number of the bin that is listed
+  int end_;  // numbers of bin_ are listed only from positions before this one
   unsigned least_listed_;  // the least ordered bits that are listed
-  int listed_of_lane_;
-  unsigned listed_[kListedOfLane];  // the lane's ordered bits, less least_listed_
-  int positions_[kListedOfLane];
+  int listed_of_lane_;  // how many of the listed numbers the lane has
+  unsigned listed_[kListedOfLane];  // the lane's: ordered bits minus least_listed_
+  int positions_[kListedOfLane];    // the lane's
 };
 
 }  // namespace deep_gemm_rocm

@@ -1,4 +1,4 @@
-// The order of logits by their bits, and where the k-th largest one is in it.
+// Keys for radix selection, and the range of keys in which the k-th largest number is.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/wave.h"
@@ -8,7 +8,7 @@ namespace deep_gemm_rocm {
 constexpr int kDigitBits = 12;
 constexpr int kBins = 1 << kDigitBits;
 
-// Bits whose unsigned order is that of the numbers. -0 is 0, and NaNs are below everything else.
+// A key whose unsigned order is that of the numbers. -0 equals 0, and NaNs are below everything else.
 DG_DEVICE unsigned ordered_bits(float value) {
   const float number = value + 0.0f;  // -0 + 0 is 0
   const int bits = __builtin_bit_cast(int, number);
@@ -16,7 +16,7 @@ DG_DEVICE unsigned ordered_bits(float value) {
   return __builtin_isunordered(number, number) ? 0 : ordered;
 }
 
-// The number with these ordered bits; a NaN for 0. No number has others below those of -inf, which stand for -inf.
+// The inverse of ordered_bits(). 0 gives NaN; other keys below that of -inf, which no number has, give -inf.
 DG_DEVICE float number_of(unsigned ordered) {
   constexpr unsigned kMinusInfinity = 0x007fffff;
   if (ordered != 0) ordered = max(ordered, kMinusInfinity);
@@ -27,13 +27,13 @@ DG_DEVICE float number_of(unsigned ordered) {
 struct SelectionBin {
   unsigned prefix;
   int shift;
-  int above;   // numbers in higher bins
-  int inside;  // numbers in the bin
-  int wanted;  // of these, 1 to `inside`
+  int above;   // how many numbers are in higher bins
+  int inside;  // how many are in the bin
+  int wanted;  // how many of these are among the k largest, 1 to `inside`
 
   DG_DEVICE bool is_above(unsigned ordered) const { return shifted(ordered) > prefix; }
   DG_DEVICE bool has(unsigned ordered) const { return shifted(ordered) == prefix; }
-  // The ordered bits of the k-th largest number, if the bin's numbers are spread evenly.
+  // An estimate of the key of the k-th largest number, which assumes that the bin's numbers are spread evenly.
   DG_DEVICE unsigned expected() const {
     const float lower = static_cast<float>(inside - wanted) / static_cast<float>(inside);  // part of the bin
     return (prefix << shift) + static_cast<unsigned>(lower * static_cast<float>(1u << shift));
@@ -41,9 +41,9 @@ struct SelectionBin {
 
   DG_DEVICE bool is_exact() const { return shift == 0 || inside == wanted; }
 
-  // Goes on to one part of the bin, of those with different next bits.
+  // Narrows the bin to those of its numbers whose next bits are next_bits.
   DG_DEVICE void narrow(int next_bits, int more_above, int now_inside) {
-    // The last bits are fewer. They are the highest of what is counted by.
+    // The last digit has fewer bits. count() has them at the top of the bin's number.
     const int bits = min(kDigitBits, shift);
     prefix = prefix << bits | static_cast<unsigned>(next_bits) >> (kDigitBits - bits);
     shift -= bits;

@@ -1,4 +1,4 @@
-// Where a sequence's keys or values are, of one head. Strides are in bytes.
+// Where the keys or values of one sequence and head are in memory. Strides are in bytes.
 #pragma once
 
 #include "deep_gemm_rocm/attention/attention_tile.h"
@@ -9,8 +9,7 @@
 
 namespace deep_gemm_rocm {
 
-// Tokens of a run, which begins at a multiple of this. Pages hold as many or a multiple; _RUN_TOKENS in
-// problems/attention.py.
+// Tokens of a run, which begins at a multiple of this. A page holds a multiple of it; _RUN_TOKENS in problems/heads.py.
 constexpr int kRunTokens = 16;
 
 // Tokens in pages. A page's number is looked up ahead of time.
@@ -34,12 +33,12 @@ struct PagedTokens {
         page_size(args.page_shift),
         last_page(args.num_pages - 1),
         count(tile.keys.count) {
-    // Arguments are loaded as with a shift. Else compilers load others four at a time, and reserve a slot of scratch
-    // for them that nothing uses.
+    // Makes the compiler load the same arguments as for PowerOfTwo. Otherwise it loads others four at a time, and
+    // reserves scratch for them that nothing uses.
     if constexpr (!kIsSame<PageSize, PowerOfTwo>) asm("" : : "s"(args.page_shift), "s"(args.num_pages));
   }
 
-  // The entry of the table for a token. Tokens past the last one stand for that one.
+  // The block table's entry for a token. Tokens past the last one repeat that one.
   DG_DEVICE int entry_of(int token) const {
     return *(const Global<int>*)(table + page_size.page_of(min(token, count - 1)));
   }
@@ -49,15 +48,15 @@ struct PagedTokens {
     return first + min(max(entry, 0), last_page) * page_stride + in_page * token_stride;
   }
 
-  // A run from `token` on, given its page's entry, of so many bytes of each token. Tokens past the last one aren't in
-  // the buffer. Arguments are uniform.
+  // A buffer of the run from `token` on, whose page has this entry. Each token has `bytes` bytes. Tokens past the last
+  // one aren't in the buffer. Arguments are uniform.
   DG_DEVICE Buffer run(int entry, int token, int bytes) const {
     const int tokens = min(count - token, kRunTokens);
     return Buffer{address(entry, token), (tokens - 1) * token_stride + bytes}.only_if(tokens > 0);
   }
 };
 
-// Tokens that follow each other.
+// Tokens that follow each other in memory, without pages.
 struct ConsecutiveTokens {
   static constexpr bool kPaged = false;
 

@@ -1,4 +1,4 @@
-// Slots of a paged cache: page number · page + offset.
+// Slots of a paged cache: slot = page · tokens of a page + position in the page.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
@@ -7,9 +7,9 @@
 
 namespace deep_gemm_rocm {
 
-constexpr int kAppendedTokens = 4;  // of a workgroup that writes a cache
+constexpr int kAppendedTokens = 4;  // that a workgroup writes to a cache, one in each wave
 
-// A token's slot, of int64_t or int.
+// A token's slot. Slots are int64_t if they are wide, else int.
 DG_DEVICE int64_t slot_of(const void* slots, bool are_wide, int token) {
   return are_wide ? static_cast<const int64_t*>(slots)[token] : static_cast<const int*>(slots)[token];
 }

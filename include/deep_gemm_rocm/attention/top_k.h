@@ -1,4 +1,4 @@
-// Finds the k largest logits of each row. A workgroup has a row.
+// Finds the k largest logits of each row. A workgroup takes a row.
 #pragma once
 
 #include "deep_gemm_rocm/attention/page_size.h"
@@ -8,7 +8,7 @@
 
 namespace deep_gemm_rocm {
 
-// Waves of a workgroup: two workgroups of 8 share a CU, one of 16 has it alone.
+// Waves of a workgroup: two workgroups of 8 waves share a CU, one of 16 has it alone.
 constexpr int kWavesOnHalfCu = 8;
 constexpr int kWavesOnCu = 16;
 static_assert(kWavesOnCu * kWaveSize <= kMostThreads);
@@ -25,7 +25,7 @@ DG_DEVICE Columns counting_columns(const TopKArguments& args, int row) {
   return {begin, max(end - begin, 0)};
 }
 
-// Selects from one row. kIsAnyLength: whether it may have more than a workgroup holds in registers.
+// Selects from one row. kIsAnyLength: whether a row may have more columns than a workgroup holds in registers.
 template <class T, int kWaves, bool kIsAnyLength, class PageSize>
 class TopKTask {
   using Row = LogitsRow<T, kWaves, kIsAnyLength>;
@@ -50,7 +50,8 @@ class TopKTask {
   }
 
  private:
-  // Stores the result: position_of(i) for each i below k, -1 for none. A lane's loads don't wait for each other.
+  // Stores the result: position_of(i), or its slot, for each i below k; -1 for none. In steps of a loop each, so that a
+  // lane's loads are all in flight at once.
   template <class PositionOf>
   DG_DEVICE void store_positions(PositionOf&& position_of) const {
     constexpr int kOfLane = kMostSelected / kThreads;
