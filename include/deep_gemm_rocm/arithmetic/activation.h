@@ -1,12 +1,12 @@
-// Activations, which the epilogue applies to the sums over K. B has kParts parts, each with as many rows as the output
-// has columns, and apply() makes a result of one sum from each part.
+// Activations, which the epilogue applies to the sums over K. B has kParts parts (gate and up), each with as many rows
+// as the output has columns. apply() combines one sum from each part into a result.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
 
 namespace deep_gemm_rocm {
 
-// Numbers of ClampedSiluAndMul. Others don't read them.
+// Parameters of ClampedSiluAndMul. Other activations don't read them.
 struct GateArguments {
   float alpha;        // 1 for SiLU
   float limit;        // infinite for none

@@ -16,19 +16,19 @@ constexpr float kInfinity = __builtin_inff();
 constexpr float kLn2 = 0.693147181f;
 constexpr float kLog2E = 1.44269504f;
 
-// A scale of logits that may have underflowed. Times 0, the -inf of keys that aren't seen would be NaN.
+// Keeps a scale of logits above 0, even if it has underflowed: -inf, the logit of unseen keys, times 0 would be NaN.
 DG_DEVICE float positive(float scale) { return __builtin_fmaxf(scale, __FLT_DENORM_MIN__); }
 
-// Probabilities are held with a factor of 2 to this power, so that more of their range is in that of T. It cancels out
-// where the sum divides them.
+// Probabilities are scaled by 2 to this power, so that more of them are in T's range. The factor cancels out in the
+// division by their sum.
 template <class T>
 constexpr float kProbabilityExponent = 0;
 template <>
 constexpr float kProbabilityExponent<E4M3> = 7;  // up to 128, of 240
 
-// A soft cap turns logits into cap · tanh(logit / cap). This leaves the factor to OnlineSoftmax, whose scale is then the
-// cap. `factor` is 2 log2 e / cap, for logits that are not scaled yet together with their scale. tanh(x) is
-// 1 - 2 / (1 + e^2x), whose error is absolute and hence small beside the cap.
+// A soft cap turns logits into cap · tanh(logit / cap). This computes only the tanh: OnlineSoftmax multiplies by the
+// cap, which is its scale then. `factor` is 2 log2 e / cap, times the scale of logits that aren't scaled yet. tanh(x)
+// is computed as 1 - 2 / (1 + e^2x), whose error is absolute and hence small beside the cap.
 template <class Logits, int kFragments>
 DG_DEVICE void cap_logits(Logits (&logits)[kFragments], float factor) {
 #pragma unroll
@@ -41,15 +41,15 @@ DG_DEVICE void cap_logits(Logits (&logits)[kFragments], float factor) {
   }
 }
 
-// With kSlack the maximum stays until a logit exceeds it by more than that, so that sums seldom have to be multiplied.
-// Probabilities are then up to 2^kSlack, which must be in the range of T.
+// With kSlack, the maximum is only updated when a logit exceeds it by more than kSlack, so that sums are seldom
+// rescaled. Probabilities are then up to 2^kSlack, which must be in the range of T.
 template <class Mfma, class T, int kSlack = 0>
 class OnlineSoftmax {
   using Logits = typename Mfma::Accumulator;
 
  public:
-  // Turns logits into probabilities relative to the maximum up to now. The scale must be positive. Returns the factor
-  // for all earlier sums, 1 if the maximum stays.
+  // Turns logits into probabilities relative to the running maximum. The scale must be positive. Returns the factor by
+  // which all earlier sums must be multiplied; 1 if the maximum stays.
   template <int kFragments>
   DG_DEVICE float update(Logits (&logits)[kFragments], float scale) {
     const float factor = raise_maximum(logits, scale);
@@ -120,7 +120,7 @@ class OnlineSoftmax {
   float sum_ = 0;  // of this lane's keys
 };
 
-// The factor of a result that a sink leaves: its part of the sum isn't in log2_sum.
+// The share of the softmax that a sink leaves to the keys. log2_sum doesn't include the sink.
 DG_DEVICE float share_beside_sink(const float* sinks, int head, float log2_sum) {
   if (sinks == nullptr) return 1;
   const float sink = sinks[head] * kLog2E;

@@ -1,11 +1,11 @@
-// Probabilities as operands of the second product.
+// Converts softmax probabilities to MFMA operands of the second product, P · V.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/mfma.h"
 
 namespace deep_gemm_rocm {
 
-// An MFMA operand of values that are not negative, rounded to nearest. NaNs stay NaN.
+// An MFMA operand of values that aren't negative, rounded to nearest. NaN stays NaN.
 template <class T>
 DG_DEVICE MfmaOperand rounded_operand(const float (&values)[sizeof(MfmaOperand) / sizeof(T)]);
 
@@ -43,7 +43,7 @@ DG_DEVICE MfmaOperand rounded_operand<E4M3>(const float (&values)[8]) {
   return __builtin_bit_cast(MfmaOperand, bytes);
 }
 
-// Operand number `index` of P: consecutive elements of the lane, for keys are in the order RowsInRuns.
+// Operand number `index` of P: consecutive elements of the lane, as keys are in the order RowsInRuns.
 template <class Mfma, class T, int kFragments>
 DG_DEVICE MfmaOperand probability_operand(const typename Mfma::Accumulator (&p)[kFragments], int index) {
   constexpr int kValues = sizeof(MfmaOperand) / sizeof(T);
@@ -56,13 +56,13 @@ DG_DEVICE MfmaOperand probability_operand(const typename Mfma::Accumulator (&p)[
   return rounded_operand<T>(values);
 }
 
-// Adds one key's value to `sum`, where the matrix cores would make NaN. The probability of a key that counts is above 0
-// even if it underflows, so an infinite value stays infinite.
+// sum + probability · value, for values that may be infinite, of which matrix cores would make NaN. The key counts, so
+// its probability is above 0 even if it has underflowed, and the product with an infinite value is infinite.
 DG_DEVICE float add_value(float sum, float probability, float value) {
   return __builtin_isinf(value) ? sum + value : __builtin_fmaf(probability, value, sum);
 }
 
-// Whether a lane's sums are all finite: the product of any other number with 0 is NaN.
+// Whether a lane's sums are all finite. 0 times anything else is NaN.
 template <class Accumulator, int kCount>
 DG_DEVICE bool all_finite(const Accumulator (&sums)[kCount]) {
   Accumulator zeros = 0;

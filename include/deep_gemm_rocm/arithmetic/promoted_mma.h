@@ -70,8 +70,8 @@ class PromotedMma {
     }
   }
 
-  // Makes totals opaque to the compiler: computations on them so far are done here, not at their next use in another
-  // block, and their results aren't kept for equal computations later.
+  // Makes totals opaque to the compiler. So they are computed here, and not only at their next use in another basic
+  // block, and the compiler doesn't keep results to reuse them in later equal computations.
   DG_DEVICE void settle() {
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
@@ -102,7 +102,7 @@ class PromotedMma {
       const int m = Order::row(sum), group = Order::group(sum), n = Order::column(sum);
       const int of_rows = m * kScales + Shape::scale_of_fragment(n) % kScales;
       Pair scales = scale_[of_rows / 2];
-      // clang 19 would load it together with the next ones, and so keep all of them in scratch.
+      // Otherwise clang 19 loads it together with the next pairs, and so keeps all of them in scratch.
       if constexpr (kScalePairs > 1) asm("" : "+v"(scales));
       Pair factor{scales[of_rows % 2], scales[of_rows % 2]};
       if constexpr (Scales::kPerColumn) {
@@ -127,8 +127,8 @@ class PromotedMma {
     }
   }
 
-  // The scale of a lane's column, from the lane of its group that has it. As an operand of v_mul_f32 with DPP it takes
-  // no instruction.
+  // The scale of a column, from the lane of the lane group that has it. It takes no instruction of its own, as
+  // v_mul_f32 reads its operand by DPP.
   DG_DEVICE float of_column(int column, int group) const {
     const int place = Scales::place_of(column, group);
     return of_dpp_row(column_scale_[place / kLanesOfDppRow], place % kLanesOfDppRow);
@@ -143,14 +143,14 @@ class PromotedMma {
 
   Pair total_[kFragments][kElements / 2];
   Accumulator partial_[Order::kSums];
-  // Sums over the groups of a K-block, without the factor of its rows. Few are in use at a time.
+  // Sums over the groups of a K-block, before the scales of rows are applied. Few are live at a time.
   Pair block_sum_[kGroups > 1 ? kFragments : 1][kElements / 2];
-  // In pairs of registers. v_pk_fma_f32 names a pair even if it takes one of them twice; were the other one that of a
-  // load on its way, promotion would wait for that.
+  // In pairs of registers, because v_pk_fma_f32 reads a pair even if it uses one half twice. Were the other half the
+  // target of a load in flight, promotion would wait for that load.
   static constexpr int kScalePairs = ceil_div(Shape::kFragsM * kScales, 2);
   Pair scale_[kScalePairs];
   static constexpr int kColumnLoads = Scales::kPerColumn ? Scales::kLoadsOfB : 1;
-  float column_scale_[kColumnLoads];  // as lanes share them
+  float column_scale_[kColumnLoads];  // as they are spread over the lanes of a lane group
 };
 
 }  // namespace deep_gemm_rocm

@@ -5,7 +5,8 @@
 
 namespace deep_gemm_rocm {
 
-// 1 / value to the last bit or two: two Newton steps after v_rcp_f64, which would make a NaN of an infinity's zero.
+// 1 / value, correct to the last bit or two: v_rcp_f64 and two Newton steps. These would turn 0, the reciprocal of an
+// infinity, into NaN.
 DG_DEVICE double reciprocal_of(double value) {
   const double estimate = __builtin_amdgcn_rcp(value);
   double refined = estimate;

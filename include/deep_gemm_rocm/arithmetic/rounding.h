@@ -20,7 +20,7 @@ DG_DEVICE T rounded_to(float value) {
   return static_cast<T>(value);
 }
 
-// Numbers beyond `largest` become it, with their sign. NaNs stay, of which v_med3_f32 alone would make numbers.
+// Clamps to ±largest. NaN stays NaN, which v_med3_f32 alone would turn into a number.
 DG_DEVICE float clamped(float value, float largest) {
   const float number = __builtin_amdgcn_fmed3f(value, -largest, largest);
   return __builtin_isnan(value) ? value : number;
@@ -43,7 +43,8 @@ struct Storage {
   }
 };
 
-// Rounds numbers as Storage<T> does, but not NaNs unless kTakesNans. In two steps: one number, and two to a pair.
+// Rounds numbers like Storage<T>, but may be wrong for NaNs unless kTakesNans, which saves instructions. In two steps:
+// prepared() takes one number, and joined() makes a pair of two.
 template <class T>
 struct NumberRounding : Storage<T> {
   static constexpr bool kTakesNans = true;
@@ -54,8 +55,8 @@ struct NumberRounding : Storage<T> {
   }
 };
 
-// gfx942 has no conversion to bf16. Rounds to nearest, ties to even: adds half a unit, or a little less to an even
-// number, and drops the low 16 bits. NaNs could overflow.
+// gfx942 has no conversion to bf16. Rounds to nearest, ties to even: adds half a unit, or a little less if the upper 16
+// bits are even, and drops the low 16 bits. The addition could overflow a NaN.
 template <>
 struct NumberRounding<__bf16> {
   static constexpr bool kTakesNans = false;

@@ -1,6 +1,6 @@
-// Sums over K as if several waves had dealt it among themselves: a wave computes each part's sum by itself, one part
-// after the other, and adds it to those before. So a large tile has the same bits as small tiles of SumOverWaves, or as
-// the parts of a split K.
+// Sums over K in the same order as split-K over several waves: one wave sums each part of K separately, one after the
+// other, and adds its sum to those before. So results of a large tile are bit-identical to those of small tiles with
+// SumOverWaves, or of split-K.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/hip_declarations.h"

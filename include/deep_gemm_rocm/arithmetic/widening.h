@@ -6,7 +6,7 @@
 
 namespace deep_gemm_rocm {
 
-// Two numbers in bf16. If they aren't in bf16 yet, they are rounded to the nearest, ties away from zero.
+// Two fp32 numbers as bf16. With kRounds they are rounded to nearest, ties away from zero; else they must be exact.
 template <bool kRounds>
 DG_DEVICE unsigned joined_bf16(float low, float high) {
   constexpr unsigned kHalf = kRounds ? 0x8000 : 0;
@@ -15,7 +15,8 @@ DG_DEVICE unsigned joined_bf16(float low, float high) {
                                kUpperHalves);
 }
 
-// A factor of numbers that are rounded afterwards. A NaN has no low bits then, which could overflow.
+// Prepares a factor of numbers that are rounded afterwards: makes a NaN canonical, as rounding could carry low bits of
+// another one into the exponent.
 DG_DEVICE float factor_before_rounding(float factor) { return __builtin_isnan(factor) ? __builtin_nanf("") : factor; }
 
 // Eight values in order, multiplied with a factor. Without one they are in bf16 exactly.
@@ -33,8 +34,9 @@ DG_DEVICE Chunk widened_bf16(const HalfChunk& values, float factor = 1) {
   return result;
 }
 
-// One column of words of 4 values, two words for each of the result's, and each multiplied with its factor if there are
-// any. A conversion makes two columns, so calls for neighbouring columns share it.
+// One column of a block of words, each a row of 4 FP8 values, as bf16; each row is multiplied by its factor, if there
+// are any. The result has a word for two rows. A conversion yields two columns, so calls for neighbouring columns share
+// it.
 template <class Result, bool kRounds = false>
 DG_DEVICE Result widened_bf16_column(const unsigned* rows, int column, const float* factors = nullptr) {
   using Two = Vector<float, 2>;

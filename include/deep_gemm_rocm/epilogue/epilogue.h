@@ -117,8 +117,9 @@ struct EpilogueTiles {
   GateArguments gate;
 };
 
-// The scale of 128 columns of a quantised row, from its largest magnitude, as per_token_cast_to_fp8 in api/casts.py:
-// that becomes the format's, and the scale of a row of zeros is the least normal number. A NaN makes the whole row NaN.
+// The scale of 128 columns of a quantised row, as per_token_cast_to_fp8() in api/casts.py computes it: the largest
+// magnitude divided by the format's largest number, and at least the smallest normal number, for a row of zeros. A NaN
+// makes the whole row NaN.
 template <class D>
 DG_DEVICE float scale_of_largest(float largest) {
   constexpr float kLeastScale = __FLT_MIN__;
@@ -141,8 +142,8 @@ class Epilogue {
   DG_DEVICE explicit Epilogue(const EpilogueTiles<Kind>& tiles)
       : tiles_(tiles), d_(tiles.d, tiles.columns), c_(tiles.c, tiles.columns) {}
 
-  // Stores 16 bytes a lane if the output is aligned to them, or fewer if a lane holds fewer consecutive columns. `lds`
-  // is the workgroup's, which nothing else needs any more.
+  // Each lane stores 16 bytes at once if the output is aligned to that, or less if it holds fewer consecutive columns.
+  // `lds` is the workgroup's, and free by now.
   template <class Mma, class Tile>
   DG_DEVICE void store(const Mma& mma, const Tile& tile, uint8_t* lds) const {
     const int lane = lane_id_computed_here();
@@ -269,13 +270,13 @@ class Epilogue {
     }
   }
 
-  // Compares magnitudes as integers, where NaN is the largest.
+  // Compares bits of magnitudes as integers, so that NaN is the largest.
   static DG_DEVICE float larger_magnitude(float largest, float value) {
     const unsigned magnitude = __builtin_bit_cast(unsigned, value) & 0x7FFFFFFF;
     return __builtin_bit_cast(float, max(__builtin_bit_cast(unsigned, largest), magnitude));
   }
 
-  // Makes the largest magnitudes in a lane's columns those in all columns of the tile.
+  // Takes the largest magnitudes of a lane's columns, and replaces them by those of all columns of the tile.
   static DG_DEVICE void largest_of_tile_rows(float (&largest)[Shape::kFragsM], int lane, uint8_t* lds) {
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {

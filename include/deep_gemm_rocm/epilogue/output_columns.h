@@ -1,4 +1,4 @@
-// Where a tile's columns are in the output, counted from where its first one would be without gaps.
+// Where a tile's columns are in the output, relative to where its first column would be without gaps.
 #pragma once
 
 #include "deep_gemm_rocm/tiles/gemm_arguments.h"

@@ -38,13 +38,13 @@ DG_DEVICE void store_results(const GemmArguments& args, const Tile& tile, const 
   } else {
     using SumOverParts = SumOverWaves<Shape>;
     const auto epilogue = epilogue_of<Kind, typename SumOverParts::Shape>(args, tile);
-    __builtin_amdgcn_sched_barrier(0);  // its arguments are loaded while waves exchange their sums
+    __builtin_amdgcn_sched_barrier(0);  // the epilogue's arguments are loaded while waves exchange their sums
     const SumOverParts sums(mma, lds);
     if (sums.has_sums()) epilogue.store(sums, tile, lds);
   }
 }
 
-// Leaves a tile to the epilogue. Same interface as StreamedStore.
+// Stores nothing during the K loop, and everything in the epilogue. Same interface as StreamedStore.
 template <class Kind, class Shape, class Tile>
 struct StoreAtEnd {
   static constexpr bool kStreams = false;
@@ -68,8 +68,8 @@ struct StoreAtEnd {
   }
 };
 
-// Whether results are streamed: where they are the sums themselves, rounded to 16 bits. With 32 bits a row's vectors
-// take twice the registers, and there is less to do.
+// Whether results are streamed: only where they are the sums themselves, rounded to 16 bits. With 32 bits, a row's
+// vectors would take twice the registers, and there is no rounding to hide.
 template <class Kind, class Shape>
 constexpr bool kStreamsResults = sizeof(typename Kind::D) == 2 && !Kind::kAccumulate && !Kind::kHasBias &&
                                  !Kind::kSkipsHeadMid && Shape::kParts == 1 &&

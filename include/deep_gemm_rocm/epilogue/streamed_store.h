@@ -7,9 +7,9 @@
 
 namespace deep_gemm_rocm {
 
-// Streaming assumes that results are numbers, that vectors of the output are aligned, and that rows are stored as Tile,
-// the tile's streamed(), says. This holds for nearly all tiles. If not, finish() returns false, and store_rest() stores
-// the tile once more, element by element.
+// Streaming assumes that no result is NaN, that vectors of the output are aligned, and that rows are stored as Tile,
+// the type of the tile's streamed(), says. This holds for nearly all tiles. If not, finish() returns false, and
+// store_rest() stores the tile once more, element by element.
 template <class Kind, class Shape, class Tile>
 class StreamedStore {
   using D = typename Kind::D;
@@ -46,8 +46,8 @@ class StreamedStore {
     }
   }
 
-  // Stores a tile for which finish() returned false. A row's sums move up by one in each turn, for registers have no
-  // indices.
+  // Stores a tile for which finish() returned false. Registers can't be indexed, so a row's sums move up by one in each
+  // turn.
   template <class AnyTile, class Mma>
   static DG_DEVICE void store_rest(const AnyTile& tile, const Mma& mma, uint8_t*) {
     const GemmArguments& args = gemm_arguments();
@@ -89,7 +89,7 @@ class StreamedStore {
     may_be_nan_ = {};
   }
 
-  // Stores the results that were completed before `slot`: one element, or as much as fits between two MFMAs.
+  // Stores results that were complete before `slot`, as many as fit between two MFMAs.
   template <class Mma>
   DG_DEVICE void after_slot(const Mma& mma, int slot) {
     store(mma, stored_before<Mma>(slot), stored_before<Mma>(slot + 1));

@@ -1,4 +1,5 @@
-// Adds up the sums of the parts of a split K, and makes results of them: bias, activation, c, rounding or quantising.
+// The second kernel of split-K: adds up the partial sums, and applies the epilogue: bias, activation, c, rounding or
+// quantising.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/activation.h"
@@ -9,8 +10,8 @@
 
 namespace deep_gemm_rocm {
 
-// parts is [num_parts, m, part_stride], whose first n columns for each part of an activation count. bias has as many
-// numbers; c and d are [m, n], and sfd [m, ⌈n/128⌉].
+// parts is [num_parts, m, part_stride]. Its first n columns count, times the number of parts that the activation takes;
+// bias has as many numbers. c and d are [m, n], and sfd is [m, ⌈n/128⌉].
 struct SumArguments {
   const float* parts;
   Matrix bias, c, d;
@@ -109,7 +110,7 @@ DG_DEVICE void sum_of_parts(const SumArguments& args) {
     float of_column[kParts];
 #pragma unroll
     for (int p = 0; p < kParts; ++p) of_column[p] = sums[p][e];
-    // Columns past n hold the next part's sums, or nothing.
+    // Columns past n hold the sums of the activation's next part, or nothing.
     results[e] = column + e < columns ? Activation::apply(of_column, args.gate) : 0;
   }
   if constexpr (kAccumulate) {

@@ -1,4 +1,4 @@
-// Adds up the sums of a workgroup's waves, each over its part of K.
+// Split-K within a workgroup: adds up the sums of its waves, each over its part of K, through LDS.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
@@ -8,7 +8,8 @@
 
 namespace deep_gemm_rocm {
 
-// The sums of a tile over all of K. The first waves have them, each those of some rows. Parts are added up in order.
+// The sums of a tile over all of K. The first kStoringWaves waves get them, each those of some rows. Parts are added up
+// in order, so that results are reproducible.
 template <class Shape_>
 class SumOverWaves {
   using Sums = Shape_;
@@ -18,7 +19,7 @@ class SumOverWaves {
   static constexpr int kElementsOfWave = Sums::kLdsBytesOfWave / sizeof(Elements);
 
  public:
-  // How the waves with sums share the tile.
+  // How the storing waves share the tile.
   using Shape = TileShape<typename Sums::Mfma, Sums::kBlockM, Sums::kBlockN, kStoringWaves, 1, Sums::kParts>;
   static constexpr int kLdsBytes = Sums::kWavesK > 1 ? Sums::kWavesK * Sums::kLdsBytesOfWave : 0;
 
@@ -26,7 +27,7 @@ class SumOverWaves {
   template <class Mma>
   DG_DEVICE SumOverWaves(const Mma& mma, uint8_t* lds) : sums_{} {
     static_for<ceil_div(Sums::kFragsN, kAtOnce)>([&](auto step) {
-      if (step > 0) lds_barrier();  // the sums before have been read
+      if (step > 0) lds_barrier();  // all waves have read the sums of the step before
       constexpr int kFirst = step * kAtOnce;
       add_columns<kFirst, min(kAtOnce, Sums::kFragsN - kFirst)>(mma, reinterpret_cast<Elements*>(lds));
     });

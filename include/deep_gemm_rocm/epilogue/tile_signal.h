@@ -6,7 +6,7 @@
 
 namespace deep_gemm_rocm {
 
-// Whoever allocates the counters has one for each 64 rows, so no counter is for fewer.
+// Callers allocate a counter for each 64 rows, so no counter is for fewer rows.
 constexpr int kLeastRowsOfSignal = 64;
 
 // Adds a finished tile of masked groups to the counter of its rows, [num_groups, ⌈m / kRows⌉]. Once all tiles of its
@@ -25,7 +25,7 @@ DG_DEVICE void signal_tile(const GemmArguments& args, const Tile& tile) {
   const int missing = kTiles - tile.m / Shape::kBlockM % kTiles;
   int* const counter = args.signals + static_cast<int64_t>(tile.group) * ceil_div(args.m, kRows) + tile.m / kRows;
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
-  wait_for_loads<0>();  // for the fence to be done, which compilers don't count
+  wait_for_loads<0>();  // the fence's write-back of L2 must be complete, for which the compiler doesn't wait
   __hip_atomic_fetch_add(counter, tile.stored_rows <= Shape::kBlockM ? missing : 1, __ATOMIC_RELAXED,
                          __HIP_MEMORY_SCOPE_AGENT);
 }

@@ -1,4 +1,4 @@
-// Loads an operand whose K is that of all groups of a batch, one after another.
+// Loads an operand whose K runs over all groups of a batch, one after another.
 #pragma once
 
 #include "deep_gemm_rocm/loading/tile_loader.h"

@@ -1,6 +1,6 @@
-// Widens four-bit values to types of the matrix cores. For e2m1, a byte of the result is looked up in a table of eight,
-// by v_perm_b32, and gets its sign. Scales are in the tables, so that they take no instruction for a value. Integers are
-// converted.
+// Widens four-bit values to types of the matrix cores. For e2m1, v_perm_b32 looks up each byte of the result in a table
+// of eight, and the sign is added. Tables include the scale, so that scaling takes no instruction for each value.
+// Integers are converted arithmetically.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/rounding.h"
@@ -11,7 +11,8 @@
 
 namespace deep_gemm_rocm {
 
-// The exponent of a group's scale, plus 127. 0 stands for a scale of 0, and 255 for one that isn't a power of two.
+// A group's scale as a biased exponent (plus 127). 0 stands for a scale of 0, and 255 for one that isn't a power of
+// two.
 constexpr unsigned kLargestExponent = 254;
 DG_DEVICE unsigned exponent_of(unsigned scale) { return scale; }
 DG_DEVICE unsigned exponent_of(float scale) {
@@ -19,13 +20,13 @@ DG_DEVICE unsigned exponent_of(float scale) {
   return bits & 0x807fffff ? kLargestExponent + 1 : bits >> 23;
 }
 
-// The scale in fp32, of an exponent as above.
+// The fp32 scale of such an exponent.
 DG_DEVICE float scale_of(unsigned exponent) {
   return __builtin_bit_cast(float, exponent > kLargestExponent ? 0x7fc00000u : exponent << 23);
 }
 DG_DEVICE float scale_of(float scale) { return scale; }
 
-// A scale of type T in memory, and in a register.
+// The type of a scale of type T in memory, and in a register.
 template <class T>
 using StoredScale = Conditional<kIsSame<T, E8M0>, uint8_t, T>;
 template <class T>
@@ -36,7 +37,7 @@ DG_DEVICE unsigned bytes_of(unsigned high, unsigned low, unsigned numbers) {
   return __builtin_amdgcn_perm(high, low, numbers);
 }
 
-// A number for each magnitude of e2m1, which are the lower three bits of a code.
+// A byte for each magnitude of e2m1, the lower three bits of a code.
 struct TableOfBytes {
   unsigned low, high;
   DG_DEVICE unsigned at(unsigned magnitudes) const { return bytes_of(high, low, magnitudes); }
@@ -58,7 +59,8 @@ constexpr unsigned kLastInTurn = 0x07030602;
 template <class T, class Code = E2M1>
 struct FourBits;
 
-// e5m2, relative to a scale of reference. Values are exact if their scale is that one, or up to 2^27 times smaller.
+// e5m2, with scales relative to a reference scale. Values are exact if their scale is the reference or up to 2^27 times
+// smaller.
 template <>
 struct FourBits<E5M2> {
   static constexpr int kBytes = 8;
@@ -67,10 +69,10 @@ struct FourBits<E5M2> {
   static constexpr int kExponentOfOne = 13;  // 6 becomes 6 * 2^13, near the largest number
   static constexpr unsigned kUnit = 4;       // of the exponent in a number's bits
   static constexpr unsigned kMostUnits = 27 * kUnit;
-  // Scales of weights are within 2^27 below this one, as a rule.
+  // As a rule, all scales of weights are at most this one, and at most 2^27 times smaller.
   static constexpr unsigned kUsualReference = 127 + 3;
 
-  // The factor of products of values relative to a reference.
+  // The factor by which products of values relative to a reference are multiplied.
   static DG_DEVICE float scale_of_products(unsigned reference) {
     return __builtin_ldexpf(1, static_cast<int>(reference) - 127 - kExponentOfOne);
   }
@@ -84,7 +86,8 @@ struct FourBits<E5M2> {
       constexpr unsigned kOfAll = 0, kOfAllButZero = 0x0000000c;  // the selector 0x0c gives a zero byte
       return {{0x76747000 - bytes_of(0, units, kOfAllButZero), 0x7e7c7a78 - bytes_of(0, units, kOfAll)}, kSigns};
     }
-    // For codes over the usual reference. Codes whose scale is too far from it become NaN, unless they are all zero.
+    // For values relative to the usual reference. If their scale is too far from it, they become NaN, unless all are
+    // zero.
     template <class Scale>
     static DG_DEVICE Table of_usual(Scale scale, Loaded& codes) {
       const unsigned exponent = exponent_of(scale);
@@ -171,7 +174,7 @@ struct FourBits<__bf16> {
   }
 };
 
-// A word of shuffled codes whose first four and last four have changed places.
+// A word of shuffled codes with its first four and last four swapped.
 DG_DEVICE unsigned turned(unsigned codes) { return __builtin_rotateright32(codes, 4); }
 
 template <>
@@ -212,7 +215,7 @@ struct FourBits<__bf16, ShuffledE2M1> {
   struct Table {
     InOrder::Table values;
 
-    // Exponents are far from the least and the largest, so bits of numbers can be added up.
+    // Exponents are far from the smallest and largest, so scaling can add to the exponents' bits.
     template <class Scale>
     static DG_DEVICE Table of(StagedScale<Scale> exponent) {
       constexpr unsigned kExponents = 0x00800080, kExponent = 0x00800000;  // the least bits, of two numbers and of one
@@ -301,7 +304,7 @@ struct FourBits<__bf16, Int4> {
   }
 };
 
-// Integers that are multiplied as they are, exactly; their products are promoted with their scales times kUnit.
+// Integers that are converted exactly and multiplied unscaled. Their sums are promoted with their scales times kUnit.
 template <bool kHasZeros>
 struct Integers {};
 struct ShuffledIntegers {};

@@ -7,7 +7,7 @@
 
 namespace deep_gemm_rocm {
 
-// A chunk, which a lane reads from LDS at once: its operands of two consecutive MFMAs.
+// A 16-byte chunk, which a lane reads from LDS at once: its operands of two consecutive MFMAs.
 using MfmaOperands = Vector<MfmaOperand, kChunkBytes / sizeof(MfmaOperand)>;
 
 template <class Mfma, KOrder kOrder = KOrder::kSpread>
@@ -56,14 +56,14 @@ class Fragment {
 
 // The order in which a wave issues the MFMAs of a K-block. Each has a slot, and schedules put memory operations between
 // slots. The MFMAs of one fragment are a chain, each adding to the result of the one before; kChains chains alternate.
-// Results are used kResultSlots slots after the end of their chain. With kGroups groups in a K-block, a fragment has a
-// chain for each, of as many MFMAs less. Chains are ordered by fragment, row by row, then group.
+// Results are used kResultSlots slots after the end of their chain. With kGroups groups in a K-block, a fragment's
+// MFMAs are divided into kGroups chains, one for each group. Chains are ordered by fragment, row by row, then group.
 template <class Shape, int kChains, int kResultSlots, int kGroups = 1>
 struct MmaOrder {
   static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
   static constexpr int kSums = kGroups * kFragments;  // one for each chain
   static constexpr int kChainMfmas = Fragment<typename Shape::Mfma>::kMfmas / kGroups;
-  static constexpr int kTurnSlots = kChains * kChainMfmas;  // of chains that alternate
+  static constexpr int kTurnSlots = kChains * kChainMfmas;  // of kChains chains that alternate
   static constexpr int kSlots = kSums * kChainMfmas;
   static_assert(kSums % kChains == 0, "chains alternate in whole turns");
 

@@ -7,8 +7,8 @@
 
 namespace deep_gemm_rocm {
 
-// Loads kFragments of a wave, which begin with the tile's row `first_row` in the order of LDS. Rows and K past the
-// operand's end read as zeros.
+// Loads kFragments fragments of a wave. The first one starts at row `first_row` of the tile, in the order of rows in
+// LDS. Rows and K past the operand's end read as zeros.
 //   kKOrder: which k of a K-block a lane has, see lds_layout.h.
 //   Form: how chunks are in memory, see four_bits.h.
 template <class Mfma_, class Order_, int kFragments_, int kTileRows, int kRegisterStages_, bool kKTail_,
@@ -69,7 +69,7 @@ class FragmentLoader {
  protected:
   static constexpr int kBlockBytes = kChunksPerRow * Form::kBytes;  // of a K-block, in memory
   static constexpr bool kNeighbours = kKOrder == KOrder::kNeighbours, kIsInOrder = kKOrder == KOrder::kInOrder;
-  // A lane loads several chunks at once if they are neighbours, and what an MFMA takes if these are in order.
+  // With KOrder::kNeighbours a lane loads several chunks at once, with kInOrder what one MFMA takes.
   static constexpr int kChunksOfLoad = kNeighbours ? min(kReads, kChunkBytes / Form::kBytes) : 1;
   static constexpr int kLoadBytes = kIsInOrder ? Form::kBytes / 2 : kChunksOfLoad * Form::kBytes;
   static constexpr int kLoads = kReads * Form::kBytes / kLoadBytes;

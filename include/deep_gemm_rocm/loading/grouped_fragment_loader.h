@@ -6,12 +6,13 @@
 
 namespace deep_gemm_rocm {
 
-// Base is a FragmentLoader. A lane's values belong to one group if its chunks are neighbours, and to all of the K-block
-// if these are in order. Scale is a GroupScale.
+// Base is a FragmentLoader. With KOrder::kNeighbours a lane's values are of one group, with kInOrder they are of all
+// groups of the K-block. Scale is a GroupScale.
 //
-// FP8 has room for scales that differ by up to 2^27. A round of computing a K-block takes the groups whose scales are
-// at most that much smaller than a reference, which is part of the promotion. Others, if there are any, take further
-// rounds with other references. The last one stays, for the scales of a weight are alike.
+// FP8 has room for scales that differ by up to 2^27. So a K-block is computed in rounds. A round takes the groups whose
+// scales are at most that much smaller than a reference, which is a factor of the promotion. Other groups, if there are
+// any, take further rounds with other references. The last reference is kept for the next K-block, as the scales of a
+// weight are similar.
 template <class Base, class Scale>
 class GroupedFragmentLoader : public Base {
   using T = typename Scale::T;
@@ -55,7 +56,7 @@ class GroupedFragmentLoader : public Base {
                                                                   scales_.k_offset<Stored, Scale::kValues>(k));
   }
 
-  // Takes over the groups of a K-block.
+  // Takes over the loaded scales of a K-block's groups.
   DG_DEVICE void start_groups(int stage) {
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
@@ -72,7 +73,7 @@ class GroupedFragmentLoader : public Base {
     }
   }
 
-  // With kHasRounds: chooses the groups of a round. Returns what their products are to be multiplied with.
+  // With kHasRounds: chooses the groups of a round. Returns the factor for their products.
   DG_DEVICE float start_round() {
     unsigned units[kFragments];
     bool takes_all = true;
@@ -117,7 +118,7 @@ class GroupedFragmentLoader : public Base {
   }
 
  private:
-  static constexpr unsigned kLeastReference = 28;  // from which on 0 is too small to be taken
+  static constexpr unsigned kLeastReference = 28;  // more than 27 above 0, so that exponent 0 is never taken
   static constexpr unsigned kHeadroom = 3;         // for scales of later K-blocks
 
   // Leaves groups that are too far from the reference for later rounds.
@@ -143,7 +144,7 @@ class GroupedFragmentLoader : public Base {
   Table table_[kFragments][kGroups];
   unsigned reference_ = FourBits<E5M2>::kUsualReference;  // an exponent
   float scale_ = 1;                       // of products
-  unsigned left_[kFragments];             // exponents of groups that are still to be multiplied, else 0
+  unsigned left_[kFragments];             // exponents of groups that are still to be multiplied; 0 for the others
   bool has_more_ = false;
 };
 

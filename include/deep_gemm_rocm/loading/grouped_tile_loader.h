@@ -1,5 +1,5 @@
-// Brings tiles of four-bit values to LDS, together with the scales of their groups, and widens them on the way: once
-// for all waves of a workgroup.
+// Loads tiles of four-bit values and the scales of their groups, and widens the values on their way to LDS: once for
+// all waves of a workgroup.
 #pragma once
 
 #include "deep_gemm_rocm/loading/four_bits.h"
@@ -7,8 +7,8 @@
 
 namespace deep_gemm_rocm {
 
-// Base is a TileLoader whose threads load values of one group each. Scale is a GroupScale. For FP8, all values have the
-// usual reference, and are NaN if their scale is too far from it.
+// Base is a TileLoader whose threads load values of one group each. Scale is a GroupScale. For FP8, all values are
+// relative to the usual reference, and become NaN if their scale is too far from it (see tiles_again.h).
 template <class Base, class Scale>
 class GroupedTileLoader : public Base {
   using T = typename Scale::T;

@@ -27,15 +27,15 @@ constexpr int store_offset(int thread, int chunks = 1) {
   return lds_offset(thread_row(thread, chunks), thread_chunk(thread, chunks));
 }
 
-// Which k of a K-block a lane multiplies. That doesn't matter to sums as long as A and B agree.
+// Which k of a K-block a lane multiplies. Any order gives the same sums, as long as A and B agree.
 enum class KOrder {
   kSpread,      // a lane group takes every kLaneGroups-th chunk of 16 bytes
   kNeighbours,  // a lane's chunks are neighbours, so that its values of four bits are of one group
   kInOrder,     // one MFMA takes the first 32 of 128 bytes, the next one the next 32: each has values of one group
 };
 
-// For KOrder::kInOrder, the halves of chunks change places on their way into LDS. So a read has 8 bytes of each of two
-// consecutive MFMAs, as for other orders. Offset of one half of the i-th chunk that a thread stores.
+// The offset of one half of the i-th chunk that a thread stores, for KOrder::kInOrder. Halves of chunks are permuted on
+// their way into LDS, so that a read has 8 bytes for each of two consecutive MFMAs, as with other orders.
 constexpr int half_store_offset(int thread, int chunks, int i, int half) {
   constexpr int kLaneGroups = 4;  // of MFMAs of 16 rows
   const int of_row = 2 * (thread_chunk(thread, chunks) + i) + half;  // halves before it in the row

@@ -1,4 +1,4 @@
-// One operand's way from memory to the fragments that a wave multiplies: through LDS, or straight into registers.
+// How an operand gets from memory into the fragments that a wave multiplies: through LDS, or straight into registers.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/conditional.h"
@@ -20,7 +20,7 @@ struct OperandSizes {
   static constexpr int kParts = kParts_;
   static constexpr int kRows = kTileRows / kParts;  // rows of a part
   static constexpr int kThreads = Shape::kThreads / kParts;
-  // A part has room in LDS for all that its loader's passes store.
+  // LDS has room for all rows that the loader's passes store, also those past a part's last one.
   static constexpr int kLdsRows = kParts == 1 ? kRows : round_up(kRows, rows_per_pass(kThreads));
   static constexpr int kRegisterStages = Resources::kRegisterStages;
   static constexpr bool kGoesOn = Resources::kGoesOn;

@@ -1,4 +1,4 @@
-// The scales of A's rows on their way to the lanes that hold these rows' sums.
+// Loads the scales of A's rows into the lanes that hold these rows' sums.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/buffer.h"
@@ -7,8 +7,8 @@
 
 namespace deep_gemm_rocm {
 
-// Scales, one for each K-block and row (or 128 rows), or for each of a K-block's groups. Strides are in elements and may
-// have any order.
+// Scales, one for each K-block and row (or 128 rows), or for each of a K-block's groups. Strides are in elements and
+// may have any order.
 template <class T>
 struct ScaleTileOf {
   const T* first_row;
@@ -43,7 +43,7 @@ struct ScaleTileOf {
 };
 using ScaleTile = ScaleTileOf<float>;
 
-// One for each row and K-block in flight, loaded from memory.
+// Scales that are loaded from memory into registers: one for each of the lane's rows and each K-block in flight.
 template <class Shape, int kRegisterStages, bool kGathers>
 class RowScales {
  public:
@@ -64,7 +64,7 @@ class RowScales {
   float staged_[kRegisterStages][Shape::kFragsM];
 };
 
-// Stands for scales of rows where there are none.
+// For an A without scales.
 struct RowsWithoutScales {
   static constexpr bool kRowsVary = false;
   DG_DEVICE void begin(const ScaleTile&, int) {}
@@ -74,9 +74,10 @@ struct RowsWithoutScales {
 
 // Scales that go through LDS, a chunk of 16 K-blocks at a time, for waves that don't use LDS for their operands.
 //
-// Lines of the vector L1 are gone before the next K-block asks for the scale beside this one, if a row's scales are
-// contiguous. So each of them is loaded once: a lane group loads the row's scales of four K-blocks of the chunk. While a
-// wave multiplies a chunk, each turn of its K loop brings another part of the next one into LDS.
+// If a row's scales are contiguous, neighbouring K-blocks have theirs in one cache line, which vector L1 has evicted
+// before the next K-block loads from it. So a line is loaded only once: each lane group loads a row's scales of four
+// K-blocks of the chunk. While a wave multiplies a chunk, each turn of its K loop brings another part of the next chunk
+// into LDS.
 template <class Shape, int kTurn, bool kGathers>
 class RowScalesInLds {
   using Mfma = typename Shape::Mfma;
@@ -124,7 +125,7 @@ class RowScalesInLds {
 #pragma unroll
     for (int i = 0; i < Shape::kFragsM; ++i) {
       unsigned offset = offset_[i];
-      asm volatile("" : "+v"(offset));  // otherwise the compiler chooses an address, and all offsets are in memory
+      asm volatile("" : "+v"(offset));  // otherwise the compiler indexes the offsets, and keeps them in scratch memory
       if (i / kFragsPerTurn <= turn) offsets[i % kFragsPerTurn] = offset;
     }
     load_chunk(in_turn_, offsets);

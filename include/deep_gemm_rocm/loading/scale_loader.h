@@ -1,4 +1,4 @@
-// Loads the scales that a K-block is promoted with.
+// Loads the scales by which a K-block's sums are promoted.
 #pragma once
 
 #include "deep_gemm_rocm/loading/four_bits.h"
@@ -13,13 +13,13 @@ struct TileScales {
   GroupScales groups{};  // of a B of four bits
 };
 
-// The scales of B in a lane: all of its wave's columns (Shape::kScales); those of each sum that it holds; or one that
-// isn't loaded, but set.
+// Which scales of B a lane has: those of its wave's columns (Shape::kScales of them), one for each column of its sums,
+// or one that is set instead of loaded.
 enum class ScalesOfB { kOfWave, kOfColumns, kIsSet };
 
 // How B's groups of values share scales, for ScaleLoader.
 //   kKBlocks: how many share a scale; kOfKBlock: how many scales share one.
-//   kUnit: what products are multiplied with, besides scales.
+//   kUnit: another factor of products, besides scales.
 //   Scale: their type in memory.
 struct NoGroups {
   using Scale = float;
@@ -69,7 +69,7 @@ class ScaleLoader {
     k_blocks_loaded_ = b.k_blocks_before;
     const int tile_rows = min(rows, Shape::kBlockM);
     const bool is_alike = !Rows::kRowsVary && !kPerColumn && (kIsOfPart || kIsSet);
-    if (is_alike && tile_rows == tile_rows_) return;  // most tiles are like the one before
+    if (is_alike && tile_rows == tile_rows_) return;  // as for most tiles: offsets stay
     tile_rows_ = tile_rows;
     rows_.begin(a, rows);
 #pragma unroll
@@ -154,7 +154,7 @@ class ScaleLoader {
   Rows rows_;
 };
 
-// Stands for a ScaleLoader where no scale varies along K.
+// Replaces ScaleLoader where no scale varies along K.
 struct NoScales {
   template <class ScaleOfB>
   DG_DEVICE void begin(const ScaleTile&, int, const ScaleTileOf<ScaleOfB>&, int, int) {}

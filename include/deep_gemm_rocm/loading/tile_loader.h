@@ -59,7 +59,7 @@ struct TileOperands {
   OperandTile a, b;
 };
 
-// Memory holds 16 bytes of LDS as they are.
+// Form: LDS holds the bytes of memory as they are.
 struct AsTheyAre {
   static constexpr int kBytes = kChunkBytes;  // of memory for a chunk
   static constexpr int kChunks = 1;           // that a thread loads at once
@@ -67,7 +67,7 @@ struct AsTheyAre {
   static DG_DEVICE Chunk chunk(const Loaded& loaded) { return loaded; }
 };
 
-// Memory holds bf16, and LDS the same numbers in fp32.
+// Form: bf16 in memory is widened to fp32 in LDS.
 struct Widened {
   static constexpr int kChunks = 1;
   using Loaded = Vector<unsigned, 2>;
@@ -77,7 +77,7 @@ struct Widened {
   }
 };
 
-// Memory holds FP8, and LDS the same numbers in bf16.
+// Form: FP8 in memory is widened to bf16 in LDS.
 struct WidenedFp8 {
   static constexpr int kChunks = 1;
   using Loaded = HalfChunk;
@@ -89,8 +89,8 @@ struct WidenedFp8 {
 //   kLdsRows: rows that LDS has room for. If these are whole passes, rows after the tile's are stored too, as zeros.
 //   kThreads: threads that load together. Thread i of the workgroup is number i % kThreads of them.
 //   kRegisterStages: K-blocks that can be in flight to registers at once.
-//   kGoesOn: whether begin() is called again while the tile before is multiplied.
-//   Form: what becomes of memory in LDS.
+//   kGoesOn: whether begin() is called for the next tile while the tile before is still multiplied.
+//   Form: how values are converted on their way to LDS.
 //   kKOrder: how its K-blocks will be read, see lds_layout.h.
 template <class Order_, int kTileRows, int kLdsRows, int kThreads, int kRegisterStages_, bool kKTail_,
           bool kGoesOn_ = false, class Form_ = AsTheyAre, KOrder kKOrder = KOrder::kSpread>

@@ -6,12 +6,13 @@
 
 namespace deep_gemm_rocm {
 
-// Pointers may be null where a kernel has no such tensor. With groups, the matrices of all groups have the same strides.
+// Pointers may be null where a kernel has no such tensor. With groups, the matrices of all groups have the same
+// strides.
 struct CastArguments {
   StridedMatrix x, residual, sum, weight, data, scales;  // the weight as a matrix of equal rows
   int64_t x_group_stride, data_group_stride, scales_group_stride;
   const int* group_rows;
-  unsigned* largest;  // magnitudes, one of each workgroup that looked for the largest
+  unsigned* largest;  // the largest magnitude that each workgroup of the first kernel has found
   double epsilon, columns_reciprocal;  // of norms
   Fp8Range range;
   int rows, columns;  // of `data`
@@ -22,7 +23,7 @@ struct CastArguments {
   float alpha, limit;
 };
 
-// The arguments that loads need, which kernels take first, one by one, so that the hardware preloads them; see
+// The arguments that loads need come first, one by one, so that the hardware preloads them into SGPRs; see
 // tiles/argument_loads.h.
 struct FirstTileArguments {
   void* x;
@@ -44,7 +45,7 @@ struct FirstTileArguments {
   }
 };
 
-// The same where rows are quantised.
+// The same for the kernels of cast_row.h.
 struct FirstRowArguments {
   void* x;
   int64_t row_stride;
@@ -66,8 +67,8 @@ struct FirstRowArguments {
   }
 };
 
-// Loads the arguments that results take at once, while operands are on their way. Otherwise the compiler loads each of
-// them where it is needed, and waits.
+// Loads all arguments that results need at once, while operands are in flight. Otherwise the compiler loads each of
+// them where it is used, and waits for it there.
 DG_DEVICE void load_arguments_of_results(const CastArguments& args) {
   asm volatile("" ::"s"(args.data.data), "s"(args.data.row_stride), "s"(args.data.has_vectors), "s"(args.scales.data),
                "s"(args.scales.row_stride), "s"(args.scales.column_stride), "s"(args.range.reciprocal),
@@ -84,7 +85,7 @@ DG_DEVICE void load_arguments_of_norms(const CastArguments& args) {
 template <class T>
 DG_DEVICE CastArguments of_group(CastArguments args, int group) {
   const int rows = args.group_rows[group];
-  // All come at once; compilers would load some of them after the others.
+  // Loads all of them at once; the compiler would load some after the others.
   asm volatile("" ::"s"(rows), "s"(args.x_group_stride), "s"(args.data_group_stride), "s"(args.scales_group_stride),
                "s"(args.data.data), "s"(args.scales.data));
   args.x.data = static_cast<T*>(args.x.data) + group * args.x_group_stride;

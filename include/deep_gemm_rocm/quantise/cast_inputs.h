@@ -38,7 +38,7 @@ DG_DEVICE void load_input(Input& input, const CastArguments& args, const TileBou
   }
 }
 
-// Where a lane's values of each pass are stored. Addresses are computed here, while operands are on their way, and not
+// Where a lane's values of each pass are stored. Addresses are computed here, while operands are in flight, and not
 // after all arithmetic.
 template <class T, int kPasses, class Place>
 class ValuePlaces {
@@ -65,8 +65,8 @@ class ValuePlaces {
   unsigned offsets_[kPasses];
 };
 
-// Where a lane stores a scale, if it does. The place is in two parts: one that all lanes share, and the lane's own. The
-// latter is below 2 GiB, since all scales take at most 1/32 as many bytes as the matrix has elements.
+// Where a lane stores a scale, if `stores`. The address is a base that all lanes share plus the lane's own offset. The
+// offset is below 2 GiB, since all scales take at most 1/32 as many bytes as the matrix has elements.
 class ScalePlace {
  public:
   ScalePlace() = default;

@@ -24,7 +24,8 @@ struct RowTeam {
     return kWaves == 1 || static_cast<unsigned>(wave_id() * parts) / kWaves == workgroup_id_y();
   }
 
-  // Whether it has sums to store: the other waves do, where there are others, as they have nothing else to store.
+  // Whether this wave stores its part of the sum with the residual. The waves without results do, if there are any, as
+  // they have nothing else to store.
   static DG_DEVICE bool stores_sums(int parts) { return parts == 1 || !stores(parts); }
 
   // Each wave writes its sum and its largest value once, for the others.
@@ -82,7 +83,7 @@ struct PlainRow {
   }
 };
 
-// 1 / √value, of a value above 0, to the last bit or two: two Newton steps after v_rsq_f64.
+// 1 / √value for a value above 0, correct to the last bit or two: v_rsq_f64 and two Newton steps.
 DG_DEVICE double inverse_root(double value) {
   const double estimate = __builtin_amdgcn_rsq(value);
   double root = estimate;
@@ -94,8 +95,9 @@ DG_DEVICE double inverse_root(double value) {
   return __builtin_isinf(value) ? estimate : root;
 }
 
-// The row over its root mean square, times the weights. With kHasResidual the row is the sum of two, rounded to their
-// type and stored. Squares are summed in fp64, so that the order of the sum can't be seen in fp32.
+// RMSNorm: the row divided by its root mean square, times the weights. With kHasResidual the row is the sum of two,
+// rounded to their type, which is stored, too. Squares are summed in fp64, so that the order of summation doesn't show
+// in fp32.
 template <class T, class Weight, int kPasses, bool kHasResidual, class Team>
 struct RmsNormRow {
   LaneValues<T, kPasses> x, residual;

@@ -1,4 +1,4 @@
-// Quantises a tile of 128 columns with some waves. Values of a tile that share a scale are a row, a column or all of them.
+// Quantises a tile of 128 columns in one workgroup. A row, a column, or all of the tile shares a scale.
 #pragma once
 
 #include "deep_gemm_rocm/quantise/cast_inputs.h"
@@ -13,9 +13,10 @@ constexpr int kRowsOfWave = kWaveSize / kLanesOfBlock;  // at once
 
 constexpr int cast_rows(int waves, int passes) { return passes * waves * kRowsOfWave; }
 
-// Tiles of kRows rows, row by row. Hardware deals workgroups round-robin to the XCDs. Each gets runs of neighbours, which
-// together use all channels of its L2. Windows of a run for each XCD are whole, so that dealing takes few instructions.
-// So the last one has workgroups without a tile, and few tiles lie on few XCDs.
+// The order of tiles of kRows rows, row by row. Hardware deals workgroups round-robin to the XCDs. Each XCD gets runs
+// of neighbouring tiles, which together use all channels of its L2. A window has one run for each XCD. To save
+// instructions, all windows are whole: the last one may have workgroups without a tile, and a few tiles may use only
+// some XCDs.
 template <int kXcds, int kRows>
 struct CastOrder {
   static constexpr int kRun = 256 / kRows, kWindow = kXcds * kRun;
@@ -39,7 +40,7 @@ void prepare_tiles(CastArguments& args, int bytes = kLaneValues) {
   args.data.check_alignment(args.data_group_stride, bytes);
 }
 
-// The tile's row that a lane has in a pass. A wave has consecutive rows.
+// Which row of the tile a lane has in a pass. A wave has consecutive rows.
 template <int kPasses>
 struct TilePlace {
   int wave_row = wave_id() * kPasses * kRowsOfWave;
@@ -76,8 +77,8 @@ class CastTile {
         bounds_{row_tile * kRows, column_tile * kCastColumns, min(args.rows - row_tile * kRows, kRows),
                 min(args.columns - column_tile * kCastColumns, kCastColumns)} {}
 
-  // Starts all loads, which comes before anything else, so that other arguments are loaded at the same time.
-  // Single elements are only loaded from tiles that have some.
+  // Starts all loads of values before anything else, so that they overlap the loads of other arguments. If elements are
+  // loaded one by one, empty tiles are skipped.
   DG_DEVICE void load() {
     if (args_.x.has_vectors || !is_empty()) load_input(input_, args_, bounds_, place_);
   }
@@ -150,7 +151,7 @@ class CastTile {
     store_together(largest(lds), to, scale_place);
   }
 
-  // One scale for all tiles. find_largest() tells the largest magnitude of these.
+  // One scale for all tiles. find_largest() returns the largest magnitude of all tiles.
   template <class Largest>
   DG_DEVICE void cast_by_largest(const Largest& find_largest) {
     const Values to = value_places();
@@ -160,7 +161,7 @@ class CastTile {
     store_together(found, to, scale_place);
   }
 
-  // A number for each column. What lanes read at once lies in different banks.
+  // A number for each column, in LDS. Lanes that read at once read from different banks.
   class ColumnFactors {
     static constexpr int kPadding = 4;
 
@@ -200,7 +201,8 @@ class CastTile {
 #pragma unroll
       for (int i = 0; i < kLaneValues; ++i) found[i] = max(found[i], magnitude_of(values_[pass][i]));
     }
-    // Lanes that agree in lane % kLanesOfBlock have the same columns. In the end each has two of them.
+    // Lanes with the same lane % kLanesOfBlock have the same columns. They divide these among themselves, until each
+    // has the largest magnitudes of two columns.
     keep_larger_half<32, kLaneValues>(found);
     keep_larger_half<16, kLaneValues / 2>(found);
     if constexpr (kLanesOfBlock == 8) keep_larger_half<8, kLaneValues / 4>(found);
@@ -286,7 +288,7 @@ class CastTile {
   LaneFloats values_[kPasses];
 };
 
-// The largest of all that workgroups found. `lds` has an element for each wave.
+// The largest magnitude that any workgroup has found. `lds` has an element for each wave.
 template <int kWaves>
 DG_DEVICE unsigned largest_of_all(const CastArguments& args, unsigned* lds) {
   unsigned found = 0;

@@ -17,8 +17,9 @@ DG_DEVICE float fp4_scale(unsigned magnitude, bool is_power_of_two) {
   return __builtin_bit_cast(float, min(rounded_up_to_power_of_two(__builtin_bit_cast(unsigned, exact)), kLargestPower));
 }
 
-// The codes of the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives, the first in the low bits. Of two that are
-// equally near, it is the smaller one. Never -0; 6 for a NaN. Without comparisons, whose results VALUs wait for.
+// Rounds to the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives, ties toward zero, and packs the codes, the
+// first one in the low bits. Never gives -0; gives 6 for a NaN. Uses no comparisons, as reading their results costs
+// wait states.
 template <int kSize>
 DG_DEVICE unsigned fp4_codes(const float (&values)[kSize]) {
   static_assert(kSize <= 8);

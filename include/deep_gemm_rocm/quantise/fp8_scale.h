@@ -1,5 +1,5 @@
-// FP8 values and the scale that they share: from their largest magnitude to the scale, and from values to bytes. Bit for
-// bit what deep_gemm_rocm/api/host_casts.py computes with fp32 divisions.
+// FP8 values and the scale that they share: from their largest magnitude to the scale, and from values to bytes. Bit
+// for bit what deep_gemm_rocm/api/host_casts.py computes with fp32 divisions.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/reciprocal.h"
@@ -8,13 +8,14 @@
 
 namespace deep_gemm_rocm {
 
-// An fp32 quotient that isn't representable is at least 2^-49 of itself away from where fp32 would round otherwise, for
-// both operands have 24 bits. The product with an fp64 reciprocal is nearer than that, so rounding it gives the quotient.
+// value / divisor, correctly rounded to fp32, from an fp64 reciprocal. An inexact quotient of two fp32 numbers, which
+// have 24 bits each, is at least 2^-49 of itself away from any point where fp32's rounding changes. The error of the
+// product with an fp64 reciprocal is smaller, so it rounds to the same number.
 DG_DEVICE float divided(float value, double reciprocal) {
   return static_cast<float>(static_cast<double>(value) * reciprocal);
 }
 
-// The fp32 number's bits, those of the next power of two unless it is one.
+// Rounds an fp32 number up to a power of two, both given as bits.
 DG_DEVICE unsigned rounded_up_to_power_of_two(unsigned bits) {
   constexpr unsigned kFraction = 0x7FFFFF;
   return (bits + kFraction) & ~kFraction;
@@ -36,15 +37,15 @@ struct Fp8Range {
   }
 };
 
-// Divides values by a scale: holds the reciprocal of shrink · scale as the sum of two fp32 numbers. `shrink` is a power of
-// two for scales so large that the second number would be subnormal, else 1. Factor is float, or a vector of one for
-// each value.
+// Divides values by a scale. `high` + `low` is the reciprocal of shrink · scale. `shrink` is a power of two if the
+// scale is so large that `low` would be subnormal, else 1. Factor is float, or a vector with a factor for each value.
 template <class Factor>
 struct Divisor {
   Factor shrink, high, low;
 
-  // To a unit in the last place or nearer, so that FP8 rounds them as it does fp32 quotients. An error only counts beside
-  // halves between FP8 numbers, and there all scales' quotients were compared: they are on the same side.
+  // Quotients with an error of at most one unit in the last place. FP8 rounds them as it does exact fp32 quotients: an
+  // error only matters near the midpoint of two FP8 numbers, and there the quotients for all scales were compared, and
+  // are on the same side of it.
   template <class Floats>
   DG_DEVICE Floats quotients(const Floats& values) const {
     const Floats shrunk = values * Floats(shrink);
@@ -60,8 +61,8 @@ DG_DEVICE Divisor<float> divisor_of(float scale) {
   return {shrink, high, static_cast<float>(reciprocal - static_cast<double>(high))};
 }
 
-// Quantises values by a scale. Quotients may be a unit in the last place beyond `largest`. That only matters if
-// `largest` is halfway between two FP8 numbers, kClamps.
+// Quantises values by a scale. Quotients may exceed `largest` by a unit in the last place. That only matters if
+// `largest` is the midpoint of two FP8 numbers; kClamps says so.
 template <bool kClamps>
 struct Quantiser {
   float largest;

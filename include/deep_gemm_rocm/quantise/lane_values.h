@@ -1,5 +1,5 @@
-// How the lanes of a wave share blocks of 128 columns: eight lanes have a block of a row, 16 neighbouring values each, or
-// 16 lanes, if a kernel defines DG_LANE_VALUES as 8.
+// How the lanes of a wave share blocks of 128 columns: eight lanes have a block of a row, 16 neighbouring values each.
+// If a kernel defines DG_LANE_VALUES as 8, 16 lanes have 8 values each.
 #pragma once
 
 #include "deep_gemm_rocm/quantise/matrix_tile.h"
@@ -48,7 +48,7 @@ struct LaneValues {
     }
   }
 
-  // Holds all arithmetic back until the first values are there, so that it doesn't come before that of addresses.
+  // Holds arithmetic on values back until the first ones have arrived, so that arithmetic on addresses comes before it.
   DG_DEVICE void wait() {
     using Words = Vector<unsigned, sizeof(of_pass[0]) / sizeof(unsigned)>;
     auto words = __builtin_bit_cast(Words, of_pass[0]);

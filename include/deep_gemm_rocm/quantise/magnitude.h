@@ -1,4 +1,4 @@
-// The largest magnitude of many values: as integers, where a NaN is larger than all numbers.
+// The largest magnitude of many values. Their bits are compared as integers, in which a NaN is larger than all numbers.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/hip_declarations.h"
@@ -41,8 +41,8 @@ DG_DEVICE unsigned largest_of_neighbours(unsigned value) {
   return value;
 }
 
-// Two lanes, whose numbers differ in bit kMask, share out kSize values: the lane without the bit keeps the first half,
-// the other one the second. Each keeps the larger one of its own and the other's values.
+// A step of a reduction between two lanes, whose numbers differ in bit kMask. Each has kSize values. The lane without
+// the bit keeps the first half, the other one the second: the larger one of its own and the other lane's value.
 template <int kMask, int kSize, int kMost>
 DG_DEVICE void keep_larger_half(unsigned (&values)[kMost]) {
   constexpr int kHalf = kSize / 2;

@@ -1,4 +1,5 @@
-// A workgroup's part of a matrix in global memory, which each lane reads and writes some neighbouring columns at a time.
+// A workgroup's part of a matrix in global memory, which each lane reads and writes some neighbouring columns at a
+// time.
 #pragma once
 
 #include "deep_gemm_rocm/hardware/buffer.h"
@@ -14,7 +15,7 @@ struct StridedMatrix {
   int64_t column_stride;
   int64_t has_vectors;  // whether rows consist of vectors, and are aligned to them if the matrix is; see launch/cast.py
 
-  // On the host, before a launch: and the matrix is aligned, of each group.
+  // On the host, before a launch: clears has_vectors if the matrix of any group isn't aligned.
   void check_alignment(int64_t group_bytes = 0, int bytes = kChunkBytes) {
     has_vectors &= (reinterpret_cast<int64_t>(data) | group_bytes) % bytes == 0;
   }
@@ -22,7 +23,8 @@ struct StridedMatrix {
 
 constexpr int kMostTileRows = 128;
 
-// Tells the compiler that a row's stride takes 32 bits, as it does where rows consist of vectors, and in new tensors.
+// Tells the compiler that the row stride fits into 32 bits, as it does where rows consist of vectors, and in new
+// tensors.
 DG_DEVICE StridedMatrix with_short_rows(const StridedMatrix& matrix) {
   __builtin_assume(static_cast<uint64_t>(matrix.row_stride) <= 0xFFFFFFFF);
   return matrix;
@@ -33,15 +35,15 @@ class MatrixTile {
  public:
   using Values = Vector<T, kVector>;
 
-  // The tile starts at (row, column) and has so many rows, up to kMostTileRows and none below one, and columns, at
-  // least one.
+  // The tile starts at (row, column). `rows` is at most kMostTileRows, and below one means none; `columns` is at least
+  // 1.
   DG_DEVICE MatrixTile(const StridedMatrix& matrix, int row, int column, int rows, int columns)
       : matrix_(matrix),
         first_row_(static_cast<T*>(matrix.data) + static_cast<unsigned>(row) * matrix.row_stride),
         column_(column),
         rows_(rows),
         columns_(columns) {
-    // Only for columns that are neighbours.
+    // Only valid if neighbouring columns are contiguous, as for load_vector() and store().
     const int elements = rows > 0 ? (rows - 1) * static_cast<int>(matrix.row_stride) + columns : 0;
     buffer_ = Buffer{first_row_ + column, elements * static_cast<unsigned>(sizeof(T))}.in_scalar_registers();
   }
@@ -74,7 +76,7 @@ class MatrixTile {
     return values;
   }
 
-  // To a matrix whose columns are neighbours.
+  // Stores to a matrix whose columns are contiguous.
   DG_DEVICE void store(const Values& values, int row, int column) const {
     store(values, row, column, offset(row, column));
   }

@@ -24,8 +24,8 @@ struct RouteArguments {
   int renormalize;
 };
 
-// Keys of scores have their order as unsigned numbers: 0 and -0 are equal, a NaN is below all numbers, and what can't be
-// chosen is below that.
+// Experts are compared by unsigned keys, whose order is that of the scores: 0 and -0 are equal, a NaN is below all
+// numbers, and an expert that can't be chosen is below that.
 constexpr unsigned kUnavailable = 0;
 constexpr unsigned kNanKey = 1;
 constexpr unsigned kSign = 0x80000000u;
@@ -40,8 +40,8 @@ DG_DEVICE float score_of(unsigned key) {
   return key == kNanKey ? __builtin_nanf("") : score;
 }
 
-// kSlots experts of a lane; the lanes of each of the kGroups groups are neighbours. Each of kWaves waves computes the
-// scores of some slots; the first one chooses.
+// Each lane has kSlots experts, and each of the kGroups groups has neighbouring lanes. The kWaves waves share the slots
+// to compute scores; then the first wave chooses.
 template <class Logit, int kSlots, int kGroups, bool kSoftmax, bool kHasBias, int kWaves>
 class Router {
   static constexpr int kLanes = kWaveSize / kGroups;  // of a group
@@ -70,7 +70,7 @@ class Router {
       logits_[i] = static_cast<float>(*(const Global<Logit>*)(row + expert * args.column_stride));
       if constexpr (kHasBias) bias_[i] = ((const Global<float>*)args.bias)[expert];
     }
-    // The other arguments come while these values are on their way.
+    // Loads the other arguments while these values are in flight.
     asm volatile("" ::"s"(args.top_k), "s"(args.top_groups), "s"(args.scale), "s"(args.renormalize), "s"(args.weights),
                  "s"(args.ids));
     result_ = static_cast<uint64_t>(static_cast<unsigned>(token)) * static_cast<unsigned>(args.top_k) + lane_id();
@@ -85,7 +85,7 @@ class Router {
     }
     if constexpr (kGroups > 1) keep_best_groups();
     sort_experts();
-    // Lane i gets the i-th place. Two in a turn, since branches take time; what is beyond top_k isn't stored.
+    // Lane i gets the i-th best expert. Two in a turn of the loop, to save branches; one beyond top_k isn't stored.
     unsigned chosen = 0;
     for (int i = 0; i < args_.top_k; i += 2) {
 #pragma unroll
@@ -129,7 +129,7 @@ class Router {
       if (own_slot(i) < kSlots) lds_.scores[place(own_slot(i))] = score;
       if constexpr (kHasBias || !kSoftmax) {
         unsigned key = key_of(kHasBias ? score + bias_[i] : score);
-        asm("" : "+v"(key));  // computed in all lanes, so that loads of biases aren't put off
+        asm("" : "+v"(key));  // computed in all lanes, else the compiler moves loads of biases behind a branch
         keys_[i] = exists(i) ? key : kUnavailable;
       }
     }
@@ -180,7 +180,7 @@ class Router {
     return __builtin_bit_cast(unsigned, exchanged<kMask>(__builtin_bit_cast(float, key)));
   }
 
-  // Each lane's experts from the best on; the first of equal ones stays first.
+  // Sorts each lane's experts, the best first. Stable: among equal ones the first stays first.
   DG_DEVICE void sort_experts() {
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) places_[slot] = place(slot);
@@ -198,8 +198,8 @@ class Router {
     }
   }
 
-  // The place of the best of the experts that are left; the lowest of equal ones. The experts behind the last winner
-  // move up between the steps by which lanes find the largest key, which have to wait for each other.
+  // Takes the best of the remaining experts, the lowest place among equal ones, and returns its place. The lanes find
+  // the largest key in dependent steps; between these, the experts after the last winner move up in their lane.
   DG_DEVICE int take_best() {
     unsigned best = keys_[0];
     static_for<kStepsOfWave>([&](auto step) {

@@ -10,10 +10,10 @@ namespace deep_gemm_rocm {
 
 struct SortArguments {
   const int* ids;         // [num_ids], top_k for each token
-  const int* expert_map;  // [num_mapped], the expert here for each id, negative for none; or null
+  const int* expert_map;  // [num_mapped], the local expert of each id, negative for none; or null
   int* ends;              // [num_experts], one past each expert's last row
   int* tokens;            // [num_ids], the token of each row
-  int* rows;              // [num_ids], the row of each choice, -1 for those of no expert here
+  int* rows;              // [num_ids], the row of each choice, -1 for those without a local expert
   int* counts;            // [number of chunks, kMostExperts]
   int num_ids;
   int top_k;
@@ -51,7 +51,7 @@ struct SortLds {
 };
 static_assert(3 * sizeof(SortLds) <= 64 * 1024, "workgroups that quantise share a CU, and have as much LDS");
 
-// The lanes whose experts, below 1 << kBits, are this lane's; none for a negative one.
+// The lanes that have the same expert as this lane, which is below 1 << kBits; none if it is negative.
 template <int kBits>
 DG_DEVICE uint64_t lanes_of_same(int expert) {
   uint64_t same = ballot(expert >= 0);
@@ -65,7 +65,7 @@ DG_DEVICE uint64_t lanes_of_same(int expert) {
   return expert >= 0 ? same : 0;
 }
 
-// Sorts a chunk. A thread has a choice in each step, and between these an expert.
+// Counting sort of a chunk of choices. A thread handles a choice in each step; when counts are added up, an expert.
 template <bool kHasMap>
 class ExpertSort {
  public:
@@ -89,7 +89,7 @@ class ExpertSort {
 #pragma unroll
     for (int step = 0; step < kSortSteps; ++step) {
       tokens[step] = static_cast<unsigned>(choice(step)) / sorted.top_k;
-      asm volatile("" : "+v"(tokens[step]));  // divisions take long, and ids are on their way
+      asm volatile("" : "+v"(tokens[step]));  // the slow divisions come here, while ids are in flight
     }
     find_experts();
     count_in_waves();
@@ -111,7 +111,7 @@ class ExpertSort {
     return first_choice(step) + wave_id() * kWaveSize < args_.num_ids;
   }
 
-  // Waves have counts of their own, so that they needn't wait for others.
+  // Each wave has counts of its own, so that waves needn't wait for each other.
   DG_DEVICE void forget_counts() {
     constexpr int kCounts = kChunkBytes / sizeof(SortCount);
     using Counts = Vector<SortCount, kCounts>;
@@ -123,7 +123,7 @@ class ExpertSort {
     }
   }
 
-  // From ids to experts here, or -1.
+  // Maps ids to local experts, or to -1.
   DG_DEVICE void find_experts() {
     if constexpr (kHasMap) map_ids();
 #pragma unroll
@@ -146,7 +146,7 @@ class ExpertSort {
     for (int step = 0; step < kSortSteps; ++step) experts_[step] = is_mapped[step] ? experts_[step] : -1;
   }
 
-  // Ranks each choice among those of its expert that its wave has in its step, and counts these.
+  // Finds each choice's rank among its wave's choices of the same expert in this step, and counts these.
   DG_DEVICE void count_in_waves() {
 #pragma unroll
     for (int step = 0; step < kSortSteps; ++step) {
@@ -161,8 +161,8 @@ class ExpertSort {
     lds_barrier();
   }
 
-  // Returns how often the chunk has the thread's expert, after which LDS has how often it comes before each step of
-  // each wave.
+  // Prefix sum over waves and steps: replaces the counts of the thread's expert in LDS by how often it occurs before
+  // each step of each wave. Returns how often it occurs in the chunk.
   DG_DEVICE int add_up_waves() {
     const int expert = thread_id();
     constexpr int kCounts = kSortSteps * kSortWaves;

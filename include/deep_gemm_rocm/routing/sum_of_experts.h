@@ -1,4 +1,4 @@
-// Adds up what experts computed for each token.
+// Combines the results of a token's experts: their weighted sum.
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/rounding.h"
@@ -41,7 +41,7 @@ class SumOfExperts {
     row_bytes_ = args.columns * static_cast<unsigned>(sizeof(__bf16));
   }
 
-  // All rows are in flight at once. Loads of choices that a token doesn't have cost the time of their issue.
+  // All rows are in flight at once. Loads for choices that a token doesn't have only cost their issue.
   DG_DEVICE void add_up() {
     if (args_.top_k <= 4) add_rows<4>();
     else if (args_.top_k <= 8) add_rows<8>();

@@ -97,7 +97,7 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
   static constexpr int kFirstShared = kDividesN ? 0 : State::kTransfersOfA;
   static constexpr int kShared = State::kTransfers - kOwn;
 
-  // Shared rows that are widened are stored in steps between reads: while LDS is busy with these, the vector ALU isn't.
+  // Shared rows that are widened are stored in steps between reads: the vector ALU widens while LDS serves the reads.
   static constexpr bool kWidens = Kind::kWidensB;
   static constexpr int kReadsPerStep = State::kFragmentReads / State::kStepsOfB;
   static_assert(!kWidens || kReadsPerStep > 0, "too few reads to widen shared rows between them");
@@ -112,13 +112,14 @@ class PingPong : public ScheduleDefaults<Kind, Shape> {
   static_assert(kFirstStoreSlot + (kOwn - 1) * kSlotsPerStore < kBarrierSlot,
                 "too few slots to store a half's own rows");
 
-  // In small tiles memory phases take longer than the other half's MFMAs. Then stores, which wait for loads, come last.
+  // In small tiles, memory phases take longer than the other half's MFMAs. Then stores, which wait for loads, come
+  // last.
   static constexpr bool kMemoryIsLonger = State::kSlots <= 32;
   static constexpr int kLoadsAhead = kMemoryIsLonger ? 0 : 1;  // loads of own rows before the memory phase
 
   static DG_DEVICE bool is_second_half() { return wave_id() >= 4; }
 
-  // The first half waits for the second, unless the next tile goes on.
+  // The first half waits for the second at the end, unless the next tile goes on in the same intervals.
   static DG_DEVICE void leave(bool goes_on) {
     if (!is_second_half() && !goes_on) lds_barrier();
     __builtin_amdgcn_s_setprio(3);  // so that this half's last stores come before the other half's

@@ -35,7 +35,7 @@ struct PipelineResources {
   static constexpr int kLdsStagesOfA = 1;  // K-blocks in LDS at once
   static constexpr int kLdsStagesOfB = 1;
   static constexpr int kRegisterStages = 1;  // K-blocks in flight to registers at once
-  static constexpr int kPartsOfA = 1;  // parts of the rows, each loaded by as large a part of the waves
+  static constexpr int kPartsOfA = 1;  // A's rows are divided into so many parts, each loaded by its share of the waves
   static constexpr int kPartsOfB = 1;
   static constexpr bool kGoesOn = false;    // see TileLoader
   static constexpr bool kSkipsLds = false;  // whether each wave loads its fragments from memory
@@ -61,8 +61,9 @@ class PipelineState {
                                           : Kind::kScaling == Scaling::kGroups ? ScalesOfB::kIsSet
                                                                                : ScalesOfB::kOfWave;
   static constexpr bool kHasRowScales = Kind::kPromotes && Storage<typename Kind::A>::kIsFp8;
-  // With less in flight, L1 still has a row's scales when the next K-block asks for the one beside. Turns of the K loop
-  // with more K-blocks are too few to load the next chunk of scales meanwhile.
+  // Scales go through LDS if more than four loads of them are in flight. With fewer, L1 still holds the line with a
+  // row's scales when the next K-block loads the neighbouring one. With more than eight K-blocks in a turn of the K
+  // loop, a chunk of scales has too few turns to load the next chunk in.
   static constexpr bool kRowScalesInLds = kHasRowScales && Resources::kSkipsLds && Shape::kHasLdsForRowScales &&
                                           Shape::kFragsM * Resources::kRegisterStages > 4 &&
                                           Resources::kRegisterStages <= 8;
@@ -79,7 +80,7 @@ class PipelineState {
  public:
   // Whether sums may be NaN only because scales of groups are far from the usual reference, see FourBits<E5M2>.
   static constexpr bool kMayLackScales = Kind::kHasRounds && !Resources::kSkipsLds;
-  static constexpr bool kSkipsLds = Resources::kSkipsLds;  // on the way of operands
+  static constexpr bool kSkipsLds = Resources::kSkipsLds;  // whether operands do; row scales may still go through LDS
   static constexpr int kLdsBytes =
       kSkipsLds ? kRowScalesInLds * Shape::kWaves * Shape::kLdsBytesOfWave : StagedA::kLdsBytes + StagedB::kLdsBytes;
   static constexpr int kTransfersOfA = StagedA::kPasses;
@@ -99,13 +100,13 @@ class PipelineState {
     begin_sums(num_k_blocks(tile));
   }
 
-  // From here on, operands are loaded of the tile that comes after this one.
+  // From here on, loads of operands are the next tile's.
   DG_DEVICE void begin_loads(const TileOperands& next) {
     staged_a_.begin(next.a, end_k_block);
     staged_b_.begin(next.b, end_k_block);
   }
 
-  // From here on, scales are loaded of the tile that comes after this one.
+  // From here on, loads of scales are the next tile's.
   DG_DEVICE void begin_scales(const TileScales<typename GroupsOfB<Kind>::Scale>& next, const TileOperands& operands) {
     scales.begin(next.a, operands.a.rows, next.b, operands.b.rows, num_k_blocks(operands));
     if constexpr (Kind::kWidensB) staged_b_.loader().begin_scales(next.groups, operands.b.rows);
@@ -176,7 +177,7 @@ class PipelineState {
     for (int i = 0; i < Shape::kFragsN; ++i) load_of_b(stage, i, k_block);
   }
 
-  // Starts a tile's first loads in two steps, values and then the scales of groups, whose arguments come later.
+  // Starts a tile's first loads in two steps: values, and then the scales of groups, whose arguments arrive later.
   DG_DEVICE void load_first_values() {
     static_for<StagedB::kLoads>([&](int i) { staged_b_.load_values(0, i, first_k_block); });
     __builtin_amdgcn_sched_barrier(0);
@@ -190,7 +191,8 @@ class PipelineState {
   // Starts the loads of the scales of the next K-block.
   DG_DEVICE void load_scales(int stage) { scales.load(stage); }
 
-  // Those of A's rows that go through LDS: the first ones, and later ones before and after each turn of the K loop.
+  // With kRowScalesInLds, the scales of A's rows are loaded and stored into LDS in chunks: the first one in the
+  // prologue, later ones bit by bit, loaded before a turn of the K loop and stored after it.
   DG_DEVICE void load_first_row_scales() {
     if constexpr (kRowScalesInLds) scales.load_first_rows();
   }
@@ -202,7 +204,7 @@ class PipelineState {
   }
   DG_DEVICE void store_row_scales(int k_block) {
     if constexpr (kRowScalesInLds) {
-      mma.settle();  // or promotions would come after the branch, with all partial sums in registers until then
+      mma.settle();  // else the compiler moves promotions past the branch, and keeps all partial sums until then
       scales.rows().store_in_turn(k_block);
     }
   }
@@ -231,8 +233,8 @@ class PipelineState {
     read_fragments(k_block, register_stage, [](int) {});
   }
 
-  // Takes over the loaded groups of B of a K-block, of which each round of computing it multiplies some; see
-  // GroupedFragmentLoader.
+  // Takes over the loaded groups of a K-block of B. The K-block is computed in rounds, each of which multiplies some of
+  // its groups; see GroupedFragmentLoader.
   DG_DEVICE void start_groups(int stage) { staged_b_.loader().start_groups(stage); }
   DG_DEVICE void start_round() {
     scales.set_of_b(staged_b_.loader().start_round());
@@ -256,8 +258,9 @@ class PipelineState {
     multiply([](int) {});
   }
 
-  // The same in halves, of operands in registers: half of the reads of all fragments of B, then half of the MFMAs. While
-  // a matrix core works on one, the vector ALU has time for three instructions; so it widens the other half of B.
+  // The same in halves, for operands in registers: widen_half() takes half of each fragment of B, and multiply_half()
+  // the half of the MFMAs that needs it. During an MFMA the vector ALU has time for three instructions, which widen the
+  // other half of B.
   DG_DEVICE void read_fragments_of_a(int stage) {
     static_for<Shape::kFragsM * kReads>(
         [&](int i) { staged_a_.read(a[i / kReads], i / kReads, i % kReads, nullptr, 0, stage); });
@@ -273,7 +276,7 @@ class PipelineState {
     __builtin_amdgcn_sched_barrier(0);
   }
 
-  // Before the first K-block of a tile, and after each.
+  // For SumOfKParts: called before a tile's first K-block, and after each K-block.
   DG_DEVICE void begin_parts() {
     if constexpr (Shape::kPartsK > 1) mma.begin_parts(first_k_block, end_k_block);
   }
@@ -284,7 +287,7 @@ class PipelineState {
   // Stores the sums of squares of A's rows, once all K-blocks have been stored into LDS.
   DG_DEVICE void store_square_sums(float* first, int rows) const { staged_a_.loader().store_sums(first, rows); }
 
-  // K-blocks are counted over all tiles of the workgroup.
+  // The tile's K-blocks, counted over all tiles of the workgroup.
   int first_k_block = 0;
   int end_k_block = 0;
   Scales scales;

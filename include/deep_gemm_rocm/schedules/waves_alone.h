@@ -5,18 +5,18 @@
 
 namespace deep_gemm_rocm {
 
-// Operands skip LDS, so there are no barriers: those of kNumStages K-blocks are in the registers from which MFMAs take
-// them, or in flight to them.
+// Operands skip LDS, so there are no barriers. The operands of kNumStages K-blocks are in flight to registers, or in
+// them; MFMAs take them from the same registers.
 template <class Kind, class Shape, int kNumStages>
 class WavesAlone : public ScheduleDefaults<Kind, Shape> {
  public:
   static constexpr int kUnroll = kNumStages;
   static constexpr int kLastKBlocks = kNumStages;  // there is nothing left to load then
 
-  // Whether a wave widens B while it multiplies: half of a K-block during the first half of its MFMAs, and half of the
-  // next K-block during the other. Chains of all fragments take turns, so that half of the MFMAs take half of B. That
-  // gains nothing with a single fragment of A, for there are few MFMAs then. With many fragments there are no registers
-  // for all partial sums, nor with three K-blocks of four fragments of A.
+  // Whether a wave widens B while it multiplies: the second half of a K-block during the first half of its MFMAs, and
+  // the first half of the next K-block during the other half. The chains of all fragments alternate, so that half of
+  // the MFMAs need only half of B. That gains nothing with a single fragment of A, which has few MFMAs. With many
+  // fragments, or three K-blocks of four fragments of A, there aren't enough registers for all partial sums.
   static constexpr int kFragments = Shape::kFragsM * Shape::kFragsN;
   static constexpr int kMostFragments = Kind::kPromotesColumns ? 4 : Kind::kPromotes ? 12 : kFragments;
   static constexpr bool kWidensAhead = Kind::kWidensB && !Kind::kHasRounds && Shape::kFragsM > 1 &&
@@ -33,15 +33,16 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
   template <class BeginScales>
   static DG_DEVICE void prologue(State& state, const BeginScales& begin_scales) {
     state.load_first_values();
-    asm volatile("" ::: "memory");  // otherwise the compiler lets these loads wait for the arguments of scales
+    asm volatile("" ::: "memory");  // otherwise the compiler delays these loads until the arguments of scales are there
     begin_scales();
     state.load_first_row_scales();
     state.load_first_groups();
     state.load_scales(0);
 #pragma unroll
     for (int stage = 1; stage < kNumStages; ++stage) {
-      // The K loop waits for a scale until as few loads are left as follow it here, or in the loop if these are fewer.
-      // Where B is widened, the compiler's order is the better one by up to 1.4%.
+      // Keeps the stages' loads in order. In the K loop, the wait for a scale allows as many loads in flight as follow
+      // the scale's load on every path, here and in the loop. Were it fewer here, the K loop would wait for more loads.
+      // Where B is widened, the compiler's own order is better by up to 1.4%.
       if (!Kind::kWidensB) asm volatile("" ::: "memory");
       state.load_scales(stage);
       state.load_fragments(stage, stage);
@@ -53,7 +54,7 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
     }
   }
 
-  // Loads each fragment of A again as soon as its last MFMA has been issued, so that loads never pause.
+  // Reloads each fragment of A as soon as its last MFMA has been issued, so that loads never pause.
   static DG_DEVICE void k_block(State& state, int stage, int k_block) {
     if (stage == 0) state.load_row_scales(k_block);
     const auto load_b = [&] {
@@ -99,7 +100,7 @@ class WavesAlone : public ScheduleDefaults<Kind, Shape> {
       state.start_round();
       multiply(state, stage, k_block, [](int) {});
       while (state.has_another_round()) {
-        state.read_row_scales(k_block);  // those of the next K-block have taken their place
+        state.read_row_scales(k_block);  // the round before has replaced them by the next K-block's
         state.start_round();
         multiply(state, stage, k_block, [](int) {});
       }

@@ -14,8 +14,8 @@
 
 namespace deep_gemm_rocm {
 
-// Loads the arguments that finding a tile takes here and at once. Otherwise the compiler loads each of them where it is
-// needed, and waits for one after the other.
+// Loads all arguments that are needed to find a tile, here and at once. Otherwise the compiler loads each of them where
+// it is used, and the wave waits for one after the other.
 template <class TileSource>
 DG_DEVICE void load_arguments_of_tile(const GemmArguments& args) {
   if constexpr (TileSource::kReadsLayout) {
@@ -26,8 +26,8 @@ DG_DEVICE void load_arguments_of_tile(const GemmArguments& args) {
   }
 }
 
-// The same arguments, of which those of scales are known here and not before. Otherwise the compiler computes with them
-// ahead of the first loads of operands, and lets these wait.
+// The same arguments, but the compiler can't use those of scales before this point. Otherwise it would compute
+// addresses of scales ahead of the first loads of operands, and delay these.
 template <class Kind>
 DG_DEVICE GemmArguments with_arguments_of_scales(GemmArguments args) {
   if constexpr (Kind::kWidensB) {
@@ -56,7 +56,7 @@ template <class Schedule, class TileSource>
 constexpr bool kKeepsArguments = kIsDense<TileSource> && Schedule::Shape::kWaveN <= 64 &&
                                  kStreamsResults<typename Schedule::Kind, typename Schedule::Shape>;
 
-// The arguments of a tile that follows another.
+// The arguments for the workgroup's second and later tiles.
 template <class Schedule, class TileSource, class First>
 DG_DEVICE decltype(auto) arguments_of_next_tile(const First& first) {
   if constexpr (kKeepsArguments<Schedule, TileSource>) {
@@ -66,7 +66,7 @@ DG_DEVICE decltype(auto) arguments_of_next_tile(const First& first) {
   }
 }
 
-// Loads the arguments that operands and scales of such a tile take at once, as load_arguments_of_tile() does.
+// Loads all arguments for the operands and scales of such a tile at once, like load_arguments_of_tile().
 template <class Schedule, class TileSource>
 DG_DEVICE void load_arguments_of_operands(const GemmArguments& args) {
   constexpr bool kHasScales = Schedule::Kind::kScaling != Scaling::kNone;

@@ -14,7 +14,7 @@ enum class Scaling {
   kBlocks,   // 128 of K of a row of A; 128 x 128 of B (DeepGEMM's recipe 1, 128, 128)
   kVectors,  // 128 of K of a row of A or B (recipe 1, 1, 128)
   kRows,     // a row of A or B; applied in the epilogue
-  kGroups,   // 32 to 128 of K of a row of B, which has four bits; 128 of K of a row of A, unless that is bf16
+  kGroups,   // 32 to 128 of K of a row of B, of four-bit values; 128 of K of a row of A, unless A is bf16
 };
 
 // The contiguous dimension of an operand: K, or its rows (M of A, N of B).
@@ -28,7 +28,8 @@ constexpr bool kIsInt4 = kIsSame<T, Int4> || kIsSame<T, ShuffledInt4>;
 template <class T>
 constexpr bool kHasFourBits = kIsSame<T, E2M1> || kIsSame<T, ShuffledE2M1> || kIsInt4<T>;
 
-// The type as which matrix cores take an operand. FP8 of many exponents has room for four-bit values and their scales.
+// The type to which B is widened for the MFMAs, if it has four bits. With an A of FP8, FP4 becomes E5M2, whose wide
+// exponent has room for scales of groups.
 template <class A, class B>
 using MultipliedType =
     Conditional<kHasFourBits<B>, Conditional<!Storage<A>::kIsFp8, A, Conditional<kIsInt4<B>, E4M3, E5M2>>, B>;
@@ -64,13 +65,14 @@ struct GemmKind {
   static constexpr bool kSignals = kSignals_;            // whether finished tiles are counted, see tile_signal.h
   static constexpr bool kWidensA = sizeof(A) < sizeof(MultipliedB);  // from bf16 to fp32
   static constexpr bool kWidensB = kHasFourBits<B>;                  // from four bits
-  // Whether four bits are widened relative to a reference, which their products are multiplied with. Other groups than
-  // those near the reference take further rounds, unless there are none.
+  // Whether four-bit values are widened with their scale relative to a reference, by which products are then
+  // multiplied. Groups whose scale is too far from the reference take further rounds, if there are rounds.
   static constexpr bool kHasReference = kWidensB && kIsSame<MultipliedB, E5M2>;
   static constexpr bool kHasRounds = kHasReference && !kIsSame<B, ShuffledE2M1>;
   using ScaleOfB = ScaleOfB_;
   static constexpr bool kKeepsIntegers = deep_gemm_rocm::kKeepsIntegers<B, MultipliedB, ScaleOfB>;
-  // Where sums of integers are promoted for each of several groups in a K-block, an MFMA takes values of only one.
+  // Where a K-block has several groups whose sums of integers are promoted separately, an MFMA must take values of only
+  // one group.
   static constexpr bool kHasShortGroups =
       kKeepsIntegers && ScaleOfB::kValues * static_cast<int>(sizeof(MultipliedB)) < kBlockKBytes;
   static constexpr KOrder kKOrderOfA =

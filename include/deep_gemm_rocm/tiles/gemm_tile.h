@@ -70,7 +70,7 @@ DG_DEVICE void compute_tiles_one_by_one(First first, Layout layout, int index, i
     __builtin_amdgcn_sched_barrier(0);  // the arguments of scales are in flight while the tile is found
     compute_tile<Schedule>(args, source.tile(index, num_tiles), lds,
                            [&](const auto& mma) { return again.may_store(mma, index); });
-    if (index + step >= num_tiles) break;  // most workgroups have no next tile, and needn't load arguments for it
+    if (index + step >= num_tiles) break;  // last tile of the workgroup: don't load arguments for a next one
     // The next tile overwrites what slower waves still read, if waves share LDS.
     if constexpr (!Schedule::State::kSkipsLds || Schedule::Shape::kWavesK > 1) lds_barrier();
   }
@@ -82,8 +82,8 @@ DG_DEVICE void compute_tiles_one_by_one(First first, Layout layout, int index, i
 template <class Schedule, class TileSource, class First, class Layout>
 DG_DEVICE void compute_tiles(const First& first, const Layout& layout, uint8_t* lds) {
   using Kind = typename Schedule::Kind;
-  // Quantising needs LDS, where the next tile would be. Scales of single columns need the registers. Signals wait for
-  // the tile's stores.
+  // Tiles don't overlap where the epilogue needs what the next tile takes: quantising needs LDS, and scales of single
+  // columns the registers. Nor with signals, which wait for the tile's stores.
   constexpr bool kOverlap = Schedule::kGoesOnToNextTile && !Kind::kQuantised && !Kind::kSumsSquares &&
                             !Kind::kSumsBatch && !Kind::kPromotesColumns && !Kind::kGathersA &&
                             !Kind::kSignals;
@@ -96,7 +96,7 @@ DG_DEVICE void compute_tiles(const First& first, const Layout& layout, uint8_t* 
   }
 }
 
-// Rows and columns that a workgroup loads for all its tiles, an estimate of its time.
+// The rows and columns that a workgroup loads over all its tiles, as an estimate of its time.
 template <class TileSource>
 DG_DEVICE int loaded_rows(const TileSource& source, int num_workgroups) {
   using Shape = typename TileSource::Shape;

@@ -75,13 +75,13 @@ struct TileRun {
     }
   }
 
-  // Finds tile `index`. Returns its number of K-blocks, or 0 if it can't be loaded by the last K-blocks of the current
-  // tile: both must have two.
+  // Finds tile `index`. Returns its number of K-blocks, or 0 if it can't overlap the current tile, for which both must
+  // have two K-blocks.
   DG_DEVICE int find(const State& state, int index, Tile& tile) const {
-    asm volatile("" : "+s"(index));  // here, and not before the K loop
+    asm volatile("" : "+s"(index));  // keeps the compiler from finding the tile before the K loop
     const GemmArguments& args = arguments_of_next_tile<Schedule, TileSource>(first);
     load_arguments_of_tile<TileSource>(args);
-    // Without a branch for a tile that doesn't exist, which would take longer than it saves.
+    // If there is no such tile, finds the last one instead of branching: a branch would take longer than it saves.
     tile = reload_tiles<TileSource>(args).tile(min(index, num_tiles - 1), num_tiles);
     const int k_blocks = State::num_k_blocks(tile_operands<Kind, Shape>(args, tile));
     const bool can_be_loaded = min(k_blocks, state.end_k_block - state.first_k_block) > 1;
@@ -101,7 +101,7 @@ struct TileRun {
   DG_DEVICE void store_rest(State& state, const Tile& tile, int index) const {
     state.mma.settle();
     if constexpr (Output::kStreams && !kIsSame<StreamedTile, Tile>) {
-      // The rest of Tile is found again, so that it takes no registers during the K loop.
+      // Finds the tile again rather than hold all of it in registers during the K loop.
       const GemmArguments& args = gemm_arguments();
       Output::store_rest(reload_tiles<TileSource>(args).tile(index, num_tiles), state.mma, lds);
     } else {
@@ -135,7 +135,7 @@ DG_DEVICE void compute_tiles_overlapping(First first, Layout layout, int index, 
     Schedule::prologue(state, [&] { state.begin_scales(tile_scales<Kind, Shape>(gemm_arguments(), tile), operands); });
     Run{first, step, num_tiles, lds, again}.compute(state, tile, index);
 
-    if (index + step >= num_tiles) break;  // most workgroups have no next tile, and needn't load arguments for it
+    if (index + step >= num_tiles) break;  // last tile of the workgroup: don't load arguments for a next one
     lds_barrier();  // the next tile overwrites what slower waves still read
   }
   again.compute(step);

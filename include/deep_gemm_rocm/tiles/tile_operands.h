@@ -11,13 +11,13 @@
 
 namespace deep_gemm_rocm {
 
-// Indices are unsigned: their products with 64-bit strides then take half the instructions, all of which come before a
+// Indices are unsigned: multiplying them by 64-bit strides then takes half the instructions, all of which delay a
 // workgroup's first load.
 template <class T, Major kMajor>
 DG_DEVICE OperandTile operand_tile(const Matrix& matrix, unsigned group, unsigned first_row, int rows, int64_t all_rows,
                                    const PartOfK& k) {
   constexpr bool kIsKMajor = kMajor == Major::kK;
-  constexpr unsigned kValues = kHasFourBits<T> ? 2 : 1;  // of an element
+  constexpr unsigned kValues = kHasFourBits<T> ? 2 : 1;  // in an element of the tensor
   const int64_t stride = kIsKMajor && k.packed ? k.k : matrix.stride;
   const int64_t stride_k = !kIsKMajor ? stride : k.packed ? all_rows : 1;
   const int64_t first = first_row * (kIsKMajor ? stride : 1) + static_cast<unsigned>(k.first_k) / kValues * stride_k;
@@ -36,7 +36,7 @@ DG_DEVICE PartOfK part_of_wave(const PartOfK& k) {
   return share_of_k<kBlockK>(k, Shape::kWavesK, Shape::wave_k());
 }
 
-// The scales of an operand each of whose parts has `rows` rows of them.
+// A tile's scales of an operand whose parts have `rows` rows of scales each.
 template <class T = float>
 DG_DEVICE ScaleTileOf<T> scale_tile(const Scales& scales, unsigned group, unsigned first_row, int64_t rows,
                                     unsigned first_k_block) {

@@ -9,7 +9,7 @@ struct TileIndex {
   int m, n;
 };
 
-// See xcd_contiguous(), for a workgroup whose place in its window is known.
+// xcd_contiguous() for a workgroup whose place in its window is known.
 template <int kNumXcds>
 constexpr int xcd_contiguous_in_window(unsigned in_window, unsigned workgroup, unsigned num_tiles,
                                        unsigned window_tiles) {
@@ -47,8 +47,7 @@ constexpr unsigned quotient(unsigned n, unsigned divisor, unsigned reciprocal) {
 }
 
 // Walks the tiles in bands of `group_m` tile rows, m first: a run of tiles then forms a near-square block, which loads
-// the fewest rows of A and B. `band_reciprocal` is the reciprocal of a whole
-// band's number of tiles.
+// the fewest rows of A and B. `band_reciprocal` is the reciprocal of the number of tiles in a whole band.
 [[gnu::always_inline]] constexpr TileIndex grouped_tile(unsigned tile, int tiles_m, int tiles_n, int group_m,
                                                         unsigned band_reciprocal) {
   const unsigned band_tiles = group_m * tiles_n;

@@ -16,8 +16,9 @@ constexpr int kScaleBlockN = 128;
 // If B has several parts (see activation.h), a tile has equally many rows of each.
 //
 // Waves are numbered row by row of their grid or, with kWavesByColumns, column by column: then the first half of the
-// waves has the first half of the tile's columns. With kWavesK > 1 there are as many waves, each of which computes the
-// whole tile over its part of K. With kPartsK > 1, each wave computes as many parts of K by themselves, see SumOfKParts.
+// waves has the first half of the tile's columns. With kWavesK > 1, K is split over that many waves, each of which
+// computes the whole tile over its part of K. With kPartsK > 1, each wave splits K into that many parts and sums them
+// one after the other, see SumOfKParts.
 template <class Mfma_, int kBlockM_, int kBlockN_, int kWavesM_, int kWavesN_, int kParts_ = 1, int kWavesK_ = 1,
           bool kWavesByColumns_ = false, int kPartsK_ = 1>
 struct TileShape {
@@ -39,9 +40,9 @@ struct TileShape {
   // Neighbouring fragments whose columns are interleaved so that a lane holds 8 or more consecutive n.
   static constexpr int kJoined = Mfma::kElements < 8 && kFragsN % (2 * kParts) == 0 ? 2 : 1;
 
-  // LDS that a wave alone has: for its sums of as many columns of fragments as fit, if waves deal K among themselves
-  // (SumOverWaves), and before for its rows' scales of 32 K-blocks (RowScalesInLds). Small waves with columns of their
-  // own have few K-blocks, and lose by scales in LDS.
+  // A wave's private LDS. During the K loop it holds the scales of the wave's rows for 32 K-blocks (RowScalesInLds);
+  // afterwards, if K is split over waves, as many columns of fragments of its sums as fit (SumOverWaves). Waves with
+  // small tiles and columns of their own have few K-blocks, and are slower with scales in LDS.
   static constexpr bool kHasLdsForRowScales = kFragsM > 1 && (kWavesK > 1 || kWaveM * kWaveN >= 64 * 48);
   static constexpr int kSummedFragsN =
       kWavesK > 1 ? min(kFragsN, 64 * 1024 / (kWavesK * kWaveM * Mfma::kRows * 4)) : 0;
@@ -52,8 +53,8 @@ struct TileShape {
   static_assert(kWavesN_ * kFragsN * Mfma::kRows == kBlockN, "waves and fragments must divide the tile's columns");
   static_assert(kFragsN % (kJoined * kParts) == 0, "each wave must have as many fragments of each part of B");
 
-  // A lane holds kLaneSums sums of a row, in runs of kRun consecutive columns of each part in turn: all that
-  // kLaneColumns columns of the output take.
+  // A lane holds kLaneSums sums of a row, as runs of kRun consecutive columns, of each part in turn. They are all the
+  // sums for kLaneColumns columns of the output.
   static constexpr int kRun = Mfma::kElements * kJoined;
   static constexpr int kLaneSums = kWaveN / Mfma::kLaneGroups;
   static constexpr int kLaneColumns = kLaneSums / kParts;

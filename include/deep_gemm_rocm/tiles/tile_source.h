@@ -17,7 +17,7 @@
 
 namespace deep_gemm_rocm {
 
-// The layout of tile sources that load nothing once for all tiles.
+// For tile sources that load nothing in advance.
 struct NoLayout {};
 struct TilesWithoutLayout {
   template <class Arguments>
@@ -58,7 +58,7 @@ struct TileOfResults : Tile {
   DG_DEVICE float result(int, float sum) const { return sum; }
 };
 
-// A tile whose rows after the group's own are padding, which becomes zero.
+// A tile of a group. Its rows after the group's last one are padding, which is written as zero.
 struct TileWithTail : Tile {
   using Streamed = TileWithTail;
   DG_DEVICE const Streamed& streamed() const { return *this; }
@@ -94,7 +94,7 @@ class DenseTiles : public TilesWithoutLayout {
   // `position` counts tiles in the order in which they share operands.
   DG_DEVICE TileOfResults tile_at(int position) const {
     const TileIndex tile = grouped_tile(position, tiles_m_, tiles_n_, kBand, args_.band_reciprocal);
-    // Compilers divide in vector registers, and would leave the results there.
+    // Divisions are done in VGPRs; uniform() moves the results to SGPRs.
     const int m = uniform(tile.m) * Shape::kBlockM;
     return {{0, m, uniform(tile.n) * Shape::kOutputN, args_.m - m, args_.m - m}};
   }
@@ -228,7 +228,7 @@ struct PsumRows {
  private:
   static DG_DEVICE int aligned(int row, const GemmArguments& args) {
     const int within = min(max(row, 0), args.m);
-    if (args.alignment == 1) return within;  // a division takes long
+    if (args.alignment == 1) return within;  // saves a division, which is slow
     const int last = within % args.alignment;
     return last == 0 ? within : min(args.m - within, args.alignment - last) + within;
   }
@@ -238,7 +238,8 @@ struct PsumRows {
 // there are more groups than lanes, a lane has several, and those of the lane that is found are dealt to all lanes.
 template <class Rows, class Shape_, class Order, int kBand>
 class RaggedTiles {
-  // Large tiles take so long that finding them doesn't count, and leave no scalar registers for more than one.
+  // Groups that a lane handles. One with large tiles: they take so long that finding them doesn't matter, and leave no
+  // SGPRs for more.
   static constexpr int kMostOfLane = Shape_::kBlockM <= 32 ? 8 : 1;
 
  public:
@@ -381,14 +382,14 @@ struct Share {
   int first, size;
 };
 
-// Share number `part` of `total` that are dealt evenly to `parts`.
+// Share number `part` when `total` items are dealt evenly to `parts`.
 DG_DEVICE Share share_of(unsigned total, unsigned parts, int part) {
   const int size = total / parts;
   const int left_over = total % parts;
   return {part * size + min(part, left_over), size + (part < left_over ? 1 : 0)};
 }
 
-// Part number `part` of K, whose blocks of kBlockK elements are dealt evenly to `parts`.
+// Split-K: part number `part` of K, whose blocks of kBlockK elements are dealt evenly to `parts`.
 template <int kBlockK>
 DG_DEVICE PartOfK share_of_k(const PartOfK& k, int parts, int part) {
   const Share blocks = share_of(ceil_div(k.k, kBlockK), parts, part);
@@ -396,7 +397,7 @@ DG_DEVICE PartOfK share_of_k(const PartOfK& k, int parts, int part) {
   return {min(blocks.size * kBlockK, k.k - first_k), k.first_k + first_k, k.first_k_block + blocks.first, k.packed};
 }
 
-// A dense problem whose K is dealt to the groups, each of which has a sum of its own.
+// A dense problem with split-K: each group stands for a part of K, and has a partial sum of its own.
 template <class Element, class Shape, class Order, int kBand>
 class SplitKTiles : public BatchedTiles<Shape, Order, kBand> {
   using Batched = BatchedTiles<Shape, Order, kBand>;
@@ -412,7 +413,8 @@ class SplitKTiles : public BatchedTiles<Shape, Order, kBand> {
   }
 };
 
-// A sum over a batch, whose K-blocks are dealt to the groups, each of which has a sum of its own.
+// A sum over a batch with split-K: all K-blocks of the batch are dealt to the groups, each with a partial sum of its
+// own.
 template <class Element, class Shape, class Order, int kBand>
 class SummedTiles : public BatchedTiles<Shape, Order, kBand> {
   using Batched = BatchedTiles<Shape, Order, kBand>;

@@ -1,7 +1,8 @@
-// Four bits that a workgroup widens to FP8 together are NaN where scales are too far from the usual reference, see
-// four_bits.h. Once a wave finds a NaN among its sums, it stores no more results. When the workgroup has computed all
-// its tiles, the wave computes its parts of them again from that tile on, alone: in rounds, which take any scales.
-// Doing so at once would be simpler, but the K loop has no registers left for it.
+// The slow path for four-bit values whose scales are too far from the usual reference. Where a workgroup widens B to
+// FP8 for all its waves, such values become NaN, see four_bits.h. Once a wave finds a NaN among its sums, it stores no
+// more results. When the workgroup has computed all its tiles, the wave computes its part of them again, from that tile
+// on and without the other waves: in rounds, which take any scales. Doing so at once would be simpler, but the K loop
+// has no registers left for it.
 #pragma once
 
 #include "deep_gemm_rocm/epilogue/result_store.h"
