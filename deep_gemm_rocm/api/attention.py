@@ -207,7 +207,7 @@ def _attention_config(
     tokens_k: int,
     sequences: int,
 ) -> AttentionConfig:
-    """The kernel of ``flash_attention`` for as many sequences and tokens.
+    """The kernel of ``flash_attention`` for these numbers of sequences and tokens.
 
     Args:
         case: the problem's case; its sizes are replaced.

@@ -261,13 +261,13 @@ def _decode(
 
 
 def _dealt(case: AttentionCase, traits: dict[str, Any], num_splits: int | None, batch: int) -> Dealt:
-    """The kernel for as many sequences, and how it splits their keys.
+    """The kernel for this number of sequences, and how it splits their keys.
 
     Args:
         traits: of the kernel, apart from those that are chosen.
 
     Raises:
-        ValueError: there are too many keys to be shared out, or too many splits.
+        ValueError: there are too many keys for the schedule, or too many splits.
     """
     choice = choose_attention(case._replace(batch=batch))
     config, pieces = cast(DecodeConfig, choice.config), choice.pieces

@@ -242,15 +242,15 @@ def _expert_gemm(
 
 
 class _ChoicesByRows:
-    """How all experts' rows of a GEMM are computed, by how many rows all of them have."""
+    """How a GEMM over all experts is computed, by the total number of rows."""
 
     def __init__(self, gemm: Gemm) -> None:
         self._gemm, self._num_cus = gemm, settings.num_cus()
         self._by_groups: dict[int, ChoicesByM] = {}
 
     def __call__(self, rows: int) -> Choice:
-        # As many experts have rows as there are rows, rounded up to a power of two, so that few numbers of rows differ
-        # in kernels.
+        # Assumes one expert for each row, up to all experts. Rows are rounded up to a power of two, so that few numbers
+        # of rows have kernels of their own.
         groups = min(self._gemm.groups, 1 << (rows - 1).bit_length())
         choices = self._by_groups.get(groups)
         if choices is None:

@@ -252,7 +252,9 @@ def _is_widened(a: Any, recipe_a: Any) -> bool:
 
 
 def _widened(a: Any, masked_m: Any = None) -> tuple[torch.Tensor, Launch | None]:
-    """bf16 values of an ``a`` with a scale for 32 values along K, and the launch that makes them, if there are any.
+    """A new bf16 tensor for the values of an ``a`` with a scale for 32 values along K, and the launch that fills it.
+
+    An empty tensor has None for the launch.
 
     Raises:
         TypeError, ValueError: ``a`` is not as documented.

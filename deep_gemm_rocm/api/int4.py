@@ -1,6 +1,6 @@
 """int4 weights of checkpoints, in the one form that kernels take.
 
-Codes are unsigned, from 0 to 15, since packers store them so, and another code stands for 0.
+Codes are unsigned, from 0 to 15, as packers store them. The code that stands for 0 is the zero point.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INT4_ZERO = 8  # stands for 0 where there are no zero points
 PACKINGS = ("compressed-tensors", "awq", "gptq", "gptq_v2")
 _SCALE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _OF_WORD = 8  # codes in an int32
-ZERO_BITS = 0x1F  # of a scale, which hold what stands for 0
+ZERO_BITS = 0x1F  # the bits of a scale that hold its zero point
 _IN_ORDER = tuple(range(_OF_WORD))
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where columns lie in a word of AWQ
 
@@ -94,13 +94,13 @@ def in_layout_of_kernels(data: torch.Tensor, scales: torch.Tensor) -> torch.Tens
 
 
 def _in_halves(codes: torch.Tensor) -> torch.Tensor:
-    """Words of eight codes less 8, the first four of which are in the low halves of bytes."""
+    """Words of eight codes minus 8. The first four are in the low halves of bytes, the others in the high halves."""
     first, last = (unpack_codes(codes) ^ INT4_ZERO).unflatten(-1, (codes.shape[-1] // 4, 2, 4)).unbind(-2)
     return as_words((first | last << 4).flatten(-2), torch.int32)
 
 
 def _with_zeros(scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
-    """fp32 scales, rounded to the nearest that have zeros in their last bits, which then hold ``zeros``."""
+    """fp32 scales with the zero points ``zeros`` in their last bits, for which the scales are rounded to nearest."""
     bits = scales.float().view(torch.int32)
     half_unit = (ZERO_BITS + 1) // 2
     return torch.where(scales.isfinite(), bits + half_unit, bits) & ~ZERO_BITS | zeros.int()

@@ -103,7 +103,7 @@ def sparse_mla(
 
 
 def _dealt(case: AttentionCase, traits: dict[str, Any], num_splits: int | None, queries: int) -> Dealt:
-    """The kernel for as many queries, and how it splits their tokens."""
+    """The kernel for this number of queries, and how it splits their tokens."""
     choice = choose_attention(case._replace(batch=queries))
     config, pieces = cast(DecodeConfig, choice.config)._replace(**traits), choice.pieces
     if num_splits is None and (settings.values().batch_invariant or is_busy_unsplit(config, queries, case.heads)):
@@ -309,7 +309,7 @@ def _sizes_of_sequences(sizes_of: Callable[[int], Sizes], rows_of_sequence: int,
 
 
 def _joinable(tensor: torch.Tensor | None, dim: int) -> torch.Tensor | None:
-    """The tensor if ``dim`` and the next dimension can be one in a view of it; else a copy of which that is true."""
+    """The tensor if a view of it can join ``dim`` and the next dimension; else a copy for which that is possible."""
     if tensor is None or tensor.numel() == 0 or 1 in tensor.shape[dim : dim + 2]:
         return tensor
     return tensor if tensor.stride(dim) == tensor.shape[dim + 1] * tensor.stride(dim + 1) else tensor.contiguous()

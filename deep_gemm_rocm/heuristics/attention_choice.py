@@ -34,7 +34,7 @@ class AttentionCase(NamedTuple):
     Attributes:
         family: the kernels: ``flash_attention``, ``flash_decode`` or ``mla_decode``.
         type, out_type, head_dim, value_dim: see ``AttentionConfig``.
-        causal: whether queries see none of the keys behind their own.
+        causal: whether queries see no keys after their own.
         batch: number of sequences.
         heads, kv_heads: heads of a sequence.
         tokens_q, tokens_k: tokens of a sequence, on average; of a paged cache, at most.
@@ -262,5 +262,5 @@ def _sizes_of_decode(case: AttentionCase) -> tuple[int, int, int]:
 
 
 def _limited(config: DecodeConfig, pieces: int, case: AttentionCase) -> int:
-    """As many pieces, or as many as are worth it."""
+    """``pieces``, but at most as many as pay off."""
     return max(min(pieces, most_pieces(config, *_sizes_of_decode(case)[1:])), 1)

@@ -13,9 +13,9 @@ Shared = Literal["row_blocks", "blocks", "column_blocks", "tensor"]
 """Values that share a scale: 128 of a row, 128 x 128, 128 of a column, or all."""
 
 _LANE_VALUES = 16  # see lane_values.h
-# Waves of a workgroup, how many sets of values each lane has, and how many values. Small workgroups spread evenly over
-# the CUs. With fewer values, waves have fewer instructions, but all together more: where values take many, that ends
-# sooner.
+# Waves of a workgroup, passes (sets of values of each lane), and values in a set. Small workgroups spread evenly over
+# the CUs. With fewer values, each wave has fewer instructions, but all waves together have more. That is faster where
+# each value takes many instructions.
 _SHAPES = {"row_blocks": (2, 1, 16), "blocks": (8, 2, 16), "column_blocks": (8, 4, 8), "tensor": (4, 1, 16)}
 _SHAPE_OF_ACTIVATION = (4, 1, 8)
 _WAVE_LANES, _WORKGROUP_LANES, _MOST_LANES = 64, 256, 512

@@ -1,4 +1,4 @@
-"""What choices are remembered, which tables they were read from, and what takes the place of a table."""
+"""The session's remembered choices, the tables that they come from, and replacements of tables."""
 
 from __future__ import annotations
 

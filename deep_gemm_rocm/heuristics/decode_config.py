@@ -8,9 +8,9 @@ from typing import NamedTuple
 from ..problems.layout import ceil_div
 from .gemm_config import NUM_CUS
 
-_WAVES_OF_CU = 8  # there is room for so many at once
+_WAVES_OF_CU = 8  # that a CU has room for at once
 LATENT_ROWS = (16, 32, 64)  # of a workgroup over a latent cache
-_BUSY = 0.8  # of the compute units, with which splits gain less than it takes to combine them
+_BUSY = 0.8  # if so large a part of the CUs is busy, splitting gains less than combining costs
 _LEAST_KEYS = 64  # of a piece, see kLeastKeys in decode_schedule.h
 _LATENT_KEYS_TO_BEGIN = 192
 _MOST_PARTS = 64  # of a sequence and head of keys, which a wave combines at once
@@ -37,9 +37,9 @@ class DecodeConfig(NamedTuple):
             heads, or ``e4m3_tokens``, with factors of tokens; a latent cache ``plain``, ``e4m3``, ``e4m3_656`` or
             ``e4m3_584``.
         is_ocp: whether FP8 values of a latent cache are OCP's.
-        tokens: where the tokens of a sequence are in a latent cache: ``paged``; ``small_pages``, that eight
-            neighbouring tokens may not be in; ``indexed``, by a row of slots; or ``indexed_twice``, in two caches by a
-            row of slots each.
+        tokens: where the tokens of a sequence are in a latent cache: ``paged``; ``small_pages``, where eight
+            neighbouring tokens may span two pages or more; ``indexed``, by a row of slots; or ``indexed_twice``, in two
+            caches by a row of slots each.
         capped: whether logits have a soft cap.
         has_fp8_queries: whether queries for a latent cache are in its format of FP8, and widened to ``type``.
         page_size: tokens of a page that are compiled in; 0 for any power of two.
@@ -74,12 +74,12 @@ class DecodeConfig(NamedTuple):
 
     @property
     def busy_waves(self) -> int:
-        """Waves of a compute unit that keep its memory busy, where more would only take longer to begin."""
+        """Waves of a compute unit that suffice to keep memory busy; with more, only their prologues add up."""
         return _WAVES_OF_CU if self.latent_rows else _WAVES_OF_CU // 2
 
     @property
     def keys_to_begin(self) -> int:
-        """Keys that take as long as a piece without any; see kBlocksToBegin in the kernels."""
+        """How many keys take as long as a piece's prologue and epilogue; see kBlocksToBegin in the kernels."""
         return _LATENT_KEYS_TO_BEGIN if self.latent_rows else 32
 
     @property
@@ -114,8 +114,8 @@ def _template_values(config: DecodeConfig) -> dict[str, int | str | bool]:
 def latent_rows(queries: int, keys: int) -> int:
     """The rows of a workgroup over a latent cache. Results don't depend on it.
 
-    With few queries, few rows multiply less in vain, so that memory is the limit. Many queries take fewer rows than
-    they could if workgroups would have so few keys otherwise that they spend most of the time on beginning.
+    With few queries, fewer rows waste fewer multiplications on padding, so that memory stays the limit. With many,
+    fewer rows are better where workgroups would otherwise have so few keys that their prologue takes most of the time.
 
     Args:
         queries: tokens and heads of a sequence.
@@ -130,7 +130,8 @@ def latent_rows(queries: int, keys: int) -> int:
 def choose_num_pieces(config: DecodeConfig, queries_of_kv_head: int, sequence_heads: int, most_keys: int) -> int:
     """Number of pieces into which the keys of all sequences are cut, so that they fill a whole MI300X.
 
-    It doesn't depend on how many compute units may be used, since sums depend on it.
+    It doesn't depend on how many compute units may be used, so that results don't either: the order of sums follows the
+    pieces.
 
     Args:
         queries_of_kv_head: tokens and heads of q that share a head of keys.
@@ -157,13 +158,13 @@ def is_busy_unsplit(config: DecodeConfig, sequence_heads: int, queries_of_kv_hea
 def splits_for_any_batch(config: DecodeConfig, group: int, kv_heads: int, most_keys: int) -> tuple[int, int]:
     """Into how many splits the keys of a sequence are cut at most, and how many keys a split has at least.
 
-    Together with the sequence's own length they tell where it is cut, whatever other sequences there are. More splits
-    are quicker for few sequences, and take more time to combine for many. This fills an MI300X with a few sequences.
-    But for latent caches, the results of a split are as many bytes as some hundred of its keys.
+    Together with the sequence's own length they decide where it is cut, whatever other sequences there are. More splits
+    are faster for few sequences, but take longer to combine for many. These fill an MI300X with a few sequences. For
+    latent caches there are fewer, as a split's results take as many bytes as some hundred of its keys.
 
     Args:
         group: queries of a token that share a head of keys.
-        most_keys: the most keys that a sequence may have. They decide nothing but that no more splits are counted on.
+        most_keys: the most keys that a sequence may have. They only limit the number of splits.
     """
     if config.latent_rows:
         split_keys = _LATENT_SPLIT_KEYS_OF_FEW if group <= _FEW_LATENT_QUERIES else _LATENT_SPLIT_KEYS
@@ -177,8 +178,8 @@ def splits_for_any_batch(config: DecodeConfig, group: int, kv_heads: int, most_k
 def for_few_workgroups(config: DecodeConfig, queries: int, pieces: int) -> DecodeConfig:
     """The kernel that computes the same bits as ``config`` in less time, if there is one.
 
-    Where workgroups over a latent cache leave half of the compute units idle, twice as many of half as many rows take
-    less time.
+    Where workgroups over a latent cache leave half of the compute units idle, twice as many workgroups with half the
+    rows are faster.
 
     Args:
         queries: tokens and heads of a sequence.
@@ -190,5 +191,5 @@ def for_few_workgroups(config: DecodeConfig, queries: int, pieces: int) -> Decod
 
 
 def most_pieces(config: DecodeConfig, sequence_heads: int, most_keys: int) -> int:
-    """The most pieces that are worth it."""
+    """The largest number of pieces that still pays off."""
     return sequence_heads * min(1 + (most_keys + config.keys_to_begin) // _LEAST_KEYS, _MOST_PARTS)

@@ -1,10 +1,11 @@
 """How a GEMM is computed: the choice that was measured to be the best, or else that of the least estimated time.
 
-M may change from call to call, while weights stay the same. So choices are made for a whole block of M at once: what is
-remembered for a weight is from which M on another choice is the quickest.
+M may change from call to call, while weights stay the same. So choices are made for a whole block of M at once. For
+each weight, the values of M are remembered from which on another choice is the fastest.
 
-With ``set_batch_invariant``, all M share an order of additions along K, which the kind, N and K decide. It is the one
-whose choices cost few rows the least. Tables and numbers of compute units then decide among choices of this order.
+With ``set_batch_invariant``, all M share one order of additions along K, which depends only on the kind, N and K: the
+one whose choices lose the least time for few rows. Tables and numbers of compute units then decide among choices of
+this order.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from .notes import note_gemm
 
 _TILE_OF_SPLIT = 128
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
-_LEAST_K_BLOCKS = 8  # of a part, or the second pass costs as much as the first
+_LEAST_K_BLOCKS = 8  # of a part of split-K; with fewer, the second kernel takes as long as the first
 _BLOCK_OF_M = 1024  # for which choices are made at once
 _MOST_BLOCKS = 8  # that are remembered of a problem
-_FEW_ROWS = np.array([1, 16, 32, 48, 64, 96, 128])  # for which an order of all M should cost little
+_FEW_ROWS = np.array([1, 16, 32, 48, 64, 96, 128])  # for which the order of additions for all M should cost little
 # Times as long as the quickest choice.
 _MAY_COST = 1.08
 _WORTH_A_SECOND_LAUNCH = 1.2

@@ -1,1 +1,1 @@
-"""Launches of the chosen kernels: their argument structures, the tensors behind their pointers, and repeated calls."""
+"""Launches of the chosen kernels: argument structures, the tensors that they point to, and repeated calls."""

@@ -96,7 +96,7 @@ def flash_attention_launch(
     """Describes the launch of a kernel on checked arguments of ``flash_attention``.
 
     Args:
-        choose: tells the kernel for numbers of tokens of q and of k, and of sequences.
+        choose: returns the kernel for a number of tokens of q, of tokens of k, and of sequences.
         window: as ``check_window`` returns it.
         q, k, v, out, attn_sink, block_table: as for ``flash_attention``.
         lse: fp32 [batch, heads, tokens] or, if sequences are packed, [heads, tokens].
@@ -141,10 +141,12 @@ def _sizes_of_attention(
     *,
     has_lse: bool,
 ) -> Callable[[int, int, int], Sizes]:
-    """``Launch.sizes`` of ``flash_attention``: tokens of q and of k, and sequences, or 0 for those of the problem."""
+    """``Launch.sizes`` of ``flash_attention``. Sizes are tokens of q, tokens of k, and sequences; 0 stands for those of
+    the problem.
+    """
     shared = problem._replace(descales={}, contents=())
     is_packed = tensors["q"].dim() == 3
-    rows = {  # elements of a token, by the tensors where tokens decide the stride of sequences
+    rows = {  # tensors whose stride between sequences depends on the number of tokens, and their elements for a token
         name: tensor.shape[-2] * tensor.shape[-1]
         for name, tensor in tensors.items()
         if tensor.dim() == 4 and tensor.is_contiguous() and not (problem.num_pages and name in ("k", "v"))

@@ -18,8 +18,8 @@ from .launch import Launch, Sizes
 
 _MOST_LARGEST = 1024  # kMostLargest in cast_tiles.hip.j2
 _MAGNITUDE_BYTES = 4
-_ROW_VECTOR = 16  # values of a lane where it has part of a whole row
-_INSTRUCTION_BYTES = 16  # what a lane loads or stores with an instruction
+_ROW_VECTOR = 16  # neighbouring values of a lane in cast_row.h
+_INSTRUCTION_BYTES = 16  # what a lane loads or stores with one instruction
 _MOST_ROW_BYTES = 2**23  # so that 128 rows take less than 2 GiB
 
 
@@ -139,7 +139,7 @@ def row_cast_launch(
 
     Args:
         group_rows: int32 [1], how many rows are computed.
-        as_one_row: whether the rows of ``x``, which is contiguous, are one to the kernel.
+        as_one_row: whether the kernel takes all of ``x``, which is contiguous, as a single row.
     """
     rows, data_rows = (x.view(1, -1), data.view(1, -1)) if as_one_row else (x, data)
     arguments = _arguments(rows, data_rows, scales, use_ue8m0, fp8_max, _ROW_VECTOR)
@@ -192,7 +192,9 @@ def _pointers(x: torch.Tensor, data: torch.Tensor, scales: torch.Tensor) -> dict
 
 
 def _matrix(tensor: torch.Tensor, vector: int) -> StridedMatrix:
-    """A lane loads and stores some neighbouring values at once, 16 bytes with an instruction, at offsets of 32 bits."""
+    """The matrix as kernels take it: whether lanes can access vectors of neighbouring values, 16 bytes with an
+    instruction, at offsets of 32 bits.
+    """
     row_bytes = tensor.stride(-2) * tensor.itemsize
     vectors = tensor.stride(-1) == 1 and tensor.shape[-1] % vector == 0 and row_bytes < _MOST_ROW_BYTES
     aligned = row_bytes % min(vector * tensor.itemsize, _INSTRUCTION_BYTES) == 0

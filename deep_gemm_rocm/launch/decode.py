@@ -104,15 +104,15 @@ class DecodeArguments(Structure):
 
 
 class Dealt(NamedTuple):
-    """How a decode kernel shares out the keys.
+    """How a decode kernel splits the keys among workgroups, see decode_schedule.h.
 
     Attributes:
         config: the kernel.
         num_splits: into how many parts each sequence's keys are split; if None, the keys of all sequences together are
             cut into equal pieces.
         num_pieces: the number of these pieces, or of the splits of all sequences and heads of keys.
-        split_keys: keys that a split has at least; sequences with few keys have fewer splits. 0 for ``num_splits`` in
-            any case.
+        split_keys: about the fewest keys of a split: sequences with few keys have fewer splits. 0 if all sequences have
+            ``num_splits``.
     """
 
     config: DecodeConfig
@@ -138,7 +138,7 @@ def flash_decode_launch(
     """Describes the launch of a decode kernel on checked arguments.
 
     Args:
-        deal: tells for a number of sequences how it is computed.
+        deal: says how the keys are split, for a number of sequences.
         q, block_table, context_lens, out, attn_sink: as for ``flash_attention_decode``.
         caches: ``k`` and ``v``; for ``mla_decode`` both are its only cache, and ``k_descale`` may be its factor.
         lse: fp32 [batch, heads, tokens].
@@ -196,7 +196,7 @@ def _sizes_of_decode(
     of_queries: tuple[str, ...],
     batch: int,
 ) -> Sizes:
-    """``Launch.sizes`` of a decode kernel; ``of_queries`` are the pointers to a number for each query and split."""
+    """``Launch.sizes`` of a decode kernel. ``of_queries``: pointers to a number for each query and split."""
     config, num_splits, num_pieces, split_keys = deal(batch)
     sequence_heads = batch * kv_heads
     scratch = {}
@@ -212,7 +212,7 @@ def _sizes_of_decode(
 
 
 def _part_row_bytes(value_dim: int) -> int:
-    """``PartRow::kBytes``: f16 values, with what lanes have past the last one, and 32 bytes for powers of two."""
+    """``PartRow::kBytes`` in part_row.h: f16 values, padded to whole lanes, and 32 bytes for powers of two."""
     return 2 * align(value_dim, 64) + 32
 
 
@@ -231,7 +231,7 @@ def sparse_mla_launch(
     A query is a sequence of its own for the kernel.
 
     Args:
-        deal: tells for a number of queries how they are computed.
+        deal: says how the keys are split, for a number of queries.
         lse, max_logits: fp32 [queries, heads], contiguous.
         made: the results that are new tensors.
     """

@@ -1,6 +1,6 @@
-"""Families: calls that are alike apart from some sizes: their number of rows, other dimensions, or an argument.
+"""Families: calls that differ only in some sizes: their number of rows, other dimensions, or an argument.
 
-The first call of other sizes is made of a remembered one, by exchanging what depends on the sizes.
+The first call of new sizes is derived from a remembered one of its family, by replacing what depends on the sizes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Found(NamedTuple):
         key: their key.
         sizes: this call's: dimensions of tensors, such as the number of rows, or an argument that is a number.
         columns: distances between columns, by the names of matrices whose rows are neighbours. They aren't in the key.
-        is_elsewhere: whether a size that may be another one is also a dimension that isn't; None if nothing else can
-            depend on the sizes.
+        is_elsewhere: whether a size that may differ equals some other dimension, which might then depend on it, too;
+            None if nothing else can depend on the sizes.
     """
 
     key: tuple[Any, ...]
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether no size that may be another one is a number elsewhere among the arguments as well."""
+        """Whether no size that may differ occurs elsewhere among the arguments, too."""
         if self.is_elsewhere is None:
             return True
         return not (self.is_elsewhere or any(size > 1 and size in self.key for size in self.sizes))
@@ -57,12 +57,12 @@ class Size(NamedTuple):
     is_multiple: bool = False
 
 
-# Dimensions that differ: their sizes by their index, which may count from the end, by the name of the tensor.
+# Dimensions that may differ: by the tensor's name, sizes by the dimension's index, which may count from the end.
 Differing = Mapping[str, Mapping[int, Size]]
 
 
 class FamilyOfSizes:
-    """Tells the family of a call that C described.
+    """Finds the family of a call that C described.
 
     A dimension of 1 stays in the key, since the stride of a single row tells nothing. A call has no family if all its
     sizes are 1, or if its rows lie between others.
@@ -79,7 +79,7 @@ class FamilyOfSizes:
         """
         Args:
             parameters: names of the function's parameters.
-            differing: tells which dimensions may differ, from the names of all tensors among the arguments.
+            differing: returns the dimensions that may differ, given the names of all tensors among the arguments.
             most: the largest value of each size.
             is_complete: whether no other dimension can depend on the sizes, unless ``Launch.sizes`` is None.
         """
@@ -118,7 +118,7 @@ class FamilyOfSizes:
         """Dimensions that may differ: names of their tensors, and places as C takes them, multiples of sizes last.
 
         Args:
-            types: what C says of the types of arguments, which tells the names.
+            types: C's description of the types of arguments, from which the names follow.
         """
         places = self._places.get(types)
         if places is None:
@@ -169,7 +169,7 @@ def _alike(addresses: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 class Family:
-    """Remembered launches, for calls that are alike apart from sizes: dimensions, or an argument.
+    """Remembered launches of calls that differ only in sizes: dimensions, or an argument.
 
     Attributes:
         plan: how they use tensors.
@@ -192,7 +192,7 @@ class Family:
         self.was_repeated = False
 
     def is_known(self, columns: Iterable[str]) -> bool:
-        """Whether all launches tell what depends on the sizes, and some what on the columns of these matrices."""
+        """Whether all launches say what depends on the sizes, and some say what depends on these matrices' columns."""
         known = {name for launch in self._launches for name in launch.strides}
         return known.issuperset(columns) and all(launch.sizes is not None for launch in self._launches)
 
@@ -215,7 +215,7 @@ class Family:
 
 
 class _Template:
-    """A launch of a family's first call, of which those of others are made.
+    """A launch of a family's first call, from which the launches of other calls are derived.
 
     Attributes:
         sizes: as of ``Launch``.

@@ -1,8 +1,8 @@
-"""The fast path of a call: reads from arguments all that launches depend on, finds what was remembered, makes new
+"""The fast path of a call: describes the arguments by all that launches depend on, finds the remembered call, makes new
 tensors, and fills in addresses.
 
-C functions do this in a fifth of the time, apart from torch's. They leave unusual arguments to Python, and are missing
-where torch or Python is too old or too unusual for them; see ``csrc/repeat/repeat.cpp``.
+Functions in C++ do this in a fifth of the time, apart from torch's share. They leave unusual arguments to Python, and
+are missing where torch or Python is too old or too unusual for them; see ``csrc/repeat/repeat.cpp``.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ Places = tuple[tuple[int, int, int], ...]
 Step = tuple[EntryPoint, bytes, Places]
 
 Launches = tuple[Launch, ...]
-# Launches for tensors at these addresses, and appends the new tensors that the call makes; None if the tensors may not
-# be there.
+# Returns the launches for tensors at these addresses, and appends the call's new tensors to the list; None if the
+# tensors break a rule of ``filler_by_python``.
 Fill = Callable[[list[torch.Tensor], tuple[int, ...]], Launches | None]
 
 # Two results, one of them None: the description of a call that isn't remembered or isn't ready, and the remembered call
@@ -239,10 +239,10 @@ def filler_by_python(
         aligned: numbers of tensors that must start at a multiple of 16 bytes.
         apart: pairs of tensors that must not share memory, and the bytes of each from its first element to the end of
             its last.
-        together: pairs of tensors, and how many bytes behind the one the other begins.
+        together: pairs of tensors, and how many bytes after the one the other must begin.
         made: new tensors that the call makes.
         parts: where parts of the last one begin, in bytes. Their numbers follow that one's.
-        scratch: tells the address of the scratch memory on a tensor's device; None if there is none.
+        scratch: returns the address of the scratch memory on a tensor's device; None if the call needs none.
     """
 
     def fill(tensors: list[torch.Tensor], addresses: tuple[int, ...]) -> Launches | None:
@@ -269,7 +269,7 @@ def _is_allowed(
     apart: Sequence[tuple[int, int, int, int]],
     together: Sequence[tuple[int, int, int]],
 ) -> bool:
-    """Whether given tensors have an address, and follow rules as of ``filler_by_python``."""
+    """Whether the given tensors have an address, and follow the rules of ``filler_by_python``."""
     return (
         0 not in addresses  # a tensor without elements, or without memory, as on the meta device
         and not any([addresses[number] % _ALIGNMENT for number in aligned])

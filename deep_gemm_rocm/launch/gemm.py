@@ -36,7 +36,7 @@ class Matrix(Structure):
         if major == "k":
             self.stride = unit * strides[-2]
         else:
-            # A K of 1 may have any stride, but kernels also load what would be behind it. That has to be outside.
+            # With a K of 1 the stride may be anything, but kernels also load k = 1, which must be out of bounds.
             self.stride = unit * (strides[-1] if tensor.shape[-1] > 1 else tensor.shape[-2])
         if len(strides) > 2:
             self.group_stride = unit * strides[0]
@@ -201,7 +201,7 @@ def gemm_launch(
 
 
 def _parts(config: GemmConfig, gemm: Gemm) -> tuple[int, int, int]:
-    """Strides between parts of a split K and between their rows, and bytes of all parts; zeros if K isn't split."""
+    """For split-K: the strides between parts and between their rows, and the bytes of all parts. Else zeros."""
     kind = config.kind
     if not kind.sums_parts:
         return 0, 0, 0
@@ -214,7 +214,7 @@ class _SizesOfChoice(NamedTuple):
 
     Attributes:
         fields: as of ``Sizes``.
-        row: numbers in a row of a part, 0 if K isn't split.
+        row: elements in a row of a part, 0 if K isn't split.
         groups: how many parts or groups there are.
     """
 

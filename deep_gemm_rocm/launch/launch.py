@@ -52,9 +52,9 @@ class Launch(NamedTuple):
         contents: checks that calls which repeat this launch have to make, too.
         column_strides: the path of the distance between columns, by the path of the pointer, of matrices where nothing
             else depends on it.
-        sizes: tells for another number of rows, or other sizes, what is different; it keeps no tensor and nothing that
-            callers can change, and raises the error of the function where there are too many rows. None if more depends
-            on the sizes.
+        sizes: returns what differs for another number of rows, or other sizes. It keeps no tensor and nothing that
+            callers can change, and raises the public function's error where there are too many rows. None if more
+            depends on the sizes than ``Sizes`` can express.
     """
 
     kernel: Request

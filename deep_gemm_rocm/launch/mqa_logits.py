@@ -14,7 +14,7 @@ from .launch import Launch, Sizes
 
 _WORKGROUP_KEYS = 512  # kKeys in mqa_logits.hip.j2
 _MOST_QUERIES = 64  # MqaLogits::kMostQueries
-_GENERATION = 2 * NUM_CUS  # workgroups that run at once
+_GENERATION = 2 * NUM_CUS  # workgroups that run at once: a round
 
 
 class MqaLogitsArguments(Structure):
@@ -192,7 +192,7 @@ def paged_logits_schedule_launch(context_lens: torch.Tensor, schedule: torch.Ten
 
 
 def _workgroup_queries(queries: int, keys: int) -> int:
-    """The queries of a workgroup, so that whole generations of workgroups fill the device."""
+    """The queries of a workgroup, chosen so that workgroups fill the device in whole rounds."""
     key_tiles = max(ceil_div(keys, _WORKGROUP_KEYS), 1)
     tiles = key_tiles * ceil_div(queries, _MOST_QUERIES)
     generations = max(ceil_div(tiles, _GENERATION), 1)

@@ -42,7 +42,7 @@ Filled = tuple[hip.EntryPoint, bytes, Mapping[str, int]]
 
 
 class _Uses(NamedTuple):
-    """How a launch uses a call's tensors, which have numbers, whatever their sizes are.
+    """How a launch uses a call's tensors, which are numbered. It holds for tensors of any sizes.
 
     Attributes:
         places: those of a step, on the tensors themselves, not views.
@@ -99,22 +99,22 @@ def _places(uses: _Uses, launch: Launch, tensors: list[torch.Tensor], num_given:
 
 
 class Plan:
-    """How the launches of a call use tensors, whatever the sizes of these are.
+    """How the launches of a call use tensors. It holds for tensors of any sizes.
 
     Tensors are numbered: first those among the call's arguments, then new ones. Repeated calls number new ones in
-    another way: first those that the call returns, then one more, which consists of all others, then these.
+    another way: first those that the call returns; then one tensor, in which all other new ones lie; then these.
 
     Attributes:
         runtime: the HIP runtime to launch with.
         bytes_of_call: an estimate of the memory of a ``Call``, or a family.
         contents: checks of contents, and the numbers of the tensors that they take.
         aligned: numbers of the given tensors that must start at a multiple of 16 bytes.
-        written: numbers of the given tensors that are written. They share no memory with others, except with those with
-            which they did in the first call, at the same distance.
+        written: numbers of the given tensors that are written. They must not share memory with others, except with
+            those with which they shared it in the first call, at the same distance.
         returned: forms of the first call's new tensors that it returns.
         between: forms of the others, which lie between launches, by their names.
         used: number and name of each tensor that a launch works on, in repeated calls.
-        result_among: takes all tensors of a repeated call and gives what it returns.
+        result_among: takes all tensors of a repeated call, and returns the call's result.
     """
 
     __slots__ = (
@@ -269,7 +269,7 @@ class Plan:
         ]
 
     def scratch(self, size: int) -> Callable[[torch.Tensor], int] | None:
-        """Tells the address of as much scratch memory on a tensor's device; None if there is none."""
+        """Returns a function for the address of so much scratch memory on a tensor's device; None if none is needed."""
         return session.current().of(Scratch).address_of(self.runtime, size) if size else None
 
 
@@ -303,7 +303,7 @@ class Call:
         """
         Args:
             steps: the launches.
-            made: what each tensor that the call makes is like.
+            made: the form of each tensor that the call makes.
             parts: see ``fast_path.filler_by_python``.
             first_addresses: those of the given tensors in the first call, if ``together`` isn't known yet.
             together: see ``fast_path.filler_by_python``.
@@ -345,7 +345,7 @@ class Call:
 
 
 def _result_among(result: object, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], Any]:
-    """A function that takes tensors in the same order, and gives what ``result`` would be among these."""
+    """A function that takes tensors in the same order, and picks those that ``result`` has, in the same structure."""
     if isinstance(result, torch.Tensor):
         return itemgetter(_number(result, tensors))
     if isinstance(result, tuple) and len(result) > 1 and isinstance(result[0], torch.Tensor):

@@ -1,9 +1,10 @@
 """Runs the launches that a public function describes, and repeats them cheaply for similar calls.
 
 A call's checks, its choice of kernels and nearly all of the kernels' arguments depend only on its tensors' dtypes,
-shapes and strides and on its other arguments. The launches are remembered by these. A call that differs from an earlier
-one only in addresses exchanges the addresses. One of another size also exchanges what depends on this, if the function
-says what that is. All other calls run the function itself, which also raises all errors.
+shapes and strides and on its other arguments. These are the key by which launches are remembered. A call that differs
+from an earlier one only in addresses repeats its launches with other addresses. A call of another size also replaces
+what depends on the size, if the function says what that is. All other calls run the function itself, which also raises
+all errors.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Calls(session.Part):
             self._shrink()
 
     def add_family(self, found: Found, family: Family) -> None:
-        """Remembers a family, if nothing but what it knows depends on the size."""
+        """Remembers a family, if it knows all that depends on the size."""
         if family.is_known(found.columns) and family.is_in_place:
             self.add(found.key, family)
 
@@ -101,9 +102,9 @@ def launches(function: Callable[_P, Described[_R]]) -> Callable[_P, _R]:
 
 
 def launches_of_rows(*rows: str) -> Callable[[Callable[_P, Described[_R]]], Callable[_P, _R]]:
-    """``launches`` for a function that takes any number of rows from 2 on if it takes one.
+    """``launches`` for a function that takes any number of rows from 2 on if it takes one such number.
 
-    ``Launch.sizes`` refuses exceptions.
+    ``Launch.sizes`` raises an error for numbers that the function doesn't take.
 
     Args:
         rows: the names of all tensors whose shapes depend on the number of rows, which is their first dimension.
@@ -117,11 +118,11 @@ def launches_of_rows(*rows: str) -> Callable[[Callable[_P, Described[_R]]], Call
 def launches_of_sizes(
     differing: Callable[[Collection[str]], Differing], most: Sequence[int]
 ) -> Callable[[Callable[_P, Described[_R]]], Callable[_P, _R]]:
-    """``launches`` for a function that takes other sizes, which decide only what ``Launch.sizes`` tells.
+    """``launches`` for a function with other sizes, on which only what ``Launch.sizes`` returns depends.
 
     Args:
-        differing: tells which dimensions are sizes, for calls with tensors of these names: all that have to agree with
-            a size, unless ``Launch.sizes`` is None.
+        differing: returns the dimensions that are sizes, for calls with tensors of these names: all that have to agree
+            with a size, unless ``Launch.sizes`` is None.
         most: the largest value of each size in a family; no check of the function depends on sizes up to it, unless
             ``Launch.sizes`` is None.
     """
@@ -131,7 +132,7 @@ def launches_of_sizes(
 
 
 def launches_of_number(name: str) -> Callable[[Callable[_P, Described[_R]]], Callable[_P, _R]]:
-    """``launches`` for a function whose argument of this name, an int, decides only what ``Launch.sizes`` tells."""
+    """``launches`` for a function with an int argument of this name, which only ``Launch.sizes`` depends on."""
     return lambda function: _launching(
         function,
         functools.partial(families.family_of_number, function, _parameters(function).index(name), name),
@@ -148,8 +149,8 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
     - Nothing: the function runs, and the call is remembered.
     - Its family: that makes it a ``Call``, which is remembered.
     - A ``Call`` without ``fill``: it gets one and is repeated.
-    - A ``Call`` with ``fill``: ``recall`` finds it, unless its tensors may not be where they are. Then the function
-      runs, and raises the error if that is one.
+    - A ``Call`` with ``fill``: ``recall`` finds and repeats it. If its tensors break a rule (alignment, shared memory),
+      the function runs, and raises an error if they must not.
     """
     parameters = _parameters(function)
 

@@ -49,7 +49,7 @@ class Scratch(session.Part):
         return found
 
     def address_of(self, runtime: Runtime, size: int) -> Callable[[torch.Tensor], int]:
-        """A function that takes a tensor, and tells the address of ``memory``."""
+        """A function that takes a tensor, and returns the address of ``memory`` on its device."""
         return lambda tensor: self.memory(runtime, size, tensor).address
 
 

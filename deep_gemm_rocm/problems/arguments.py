@@ -28,7 +28,7 @@ class Contents(NamedTuple):
     """A check of tensors' contents, which calls with similar tensors have to repeat.
 
     Attributes:
-        check: takes the tensors and raises an error that tells what is wrong.
+        check: takes the tensors, and raises an error that says what is wrong.
         of: the names of the tensors among the public function's arguments.
     """
 

@@ -41,7 +41,7 @@ from .sequences import check_cu_seqlens, check_pages
 class Attention(NamedTuple):
     """Attention of ``batch`` sequences. ``tokens_q`` and ``tokens_k`` are per sequence or, if packed, totals.
 
-    ``tokens_k`` is the most that a sequence may have if keys are in pages; else there are 0 pages.
+    If keys are in pages, ``tokens_k`` is the most that a sequence may have. Otherwise the number of pages is 0.
     """
 
     batch: int

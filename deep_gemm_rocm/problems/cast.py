@@ -14,9 +14,9 @@ FP8_MAX = torch.finfo(FP8).max
 FP4_MAX = 6.0
 FP4_GROUPS = (32, SCALE_BLOCK)  # columns that share a scale
 TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
-_MOST_TILES = 2**24 - 128  # workgroups of 256 work-items in a grid, less a window of cast_tiles.hip.j2
+_MOST_TILES = 2**24 - 128  # workgroups of 256 threads in a grid, minus a window of CastOrder in cast_tile.h
 _MOST_GROUPS = 2**16 - 1  # the grid's second dimension
-_ROWS_OF_TILE, _COLUMNS_OF_TILE = 16, 128  # at least
+_ROWS_OF_TILE, _COLUMNS_OF_TILE = 16, 128  # of the smallest tile
 MAX_ROW = 2**16  # a workgroup's registers hold a row
 MAX_COLUMNS = 2**23 - 1  # kernels address the rows of a tile with 32 bits
 

@@ -123,7 +123,7 @@ def check_decode(
 def decode_of(
     q: torch.Tensor, cache: torch.Tensor, value_dim: int, block_table: torch.Tensor, scale: Any, type_: str
 ) -> Decode:
-    """The problem of checked tensors, without a window and factors."""
+    """The problem that checked tensors describe, without a window and factors."""
     batch, tokens_q, heads, head_dim = q.shape
     num_pages, page_size, kv_heads, _ = cache.shape
     pages_of_sequence = block_table.shape[1]

@@ -1,4 +1,4 @@
-"""Checks of what FP8 queries, keys and values are multiplied with."""
+"""Checks of descale factors: what FP8 queries, keys and values are multiplied with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tensors import check_data
 
 
 def layout_of_keys(q: torch.Tensor, k: torch.Tensor, of_tokens: bool) -> str:
-    """How keys are held, see AttentionConfig. Only FP8 under other queries may have factors of tokens."""
+    """The layout of keys, see AttentionConfig. Only FP8 keys for bf16 queries may have factors of tokens."""
     if k.dtype == q.dtype:
         return "plain"
     return "e4m3_tokens" if of_tokens else "e4m3"
@@ -46,7 +46,7 @@ def check_descale(
 def check_head_descale(
     name: str, descale: Any, of: str, dtype: torch.dtype, batch: int, heads: int, other_forms: tuple[str, ...] = ()
 ) -> torch.Tensor | None:
-    """Returns the checked factors, expanded to [batch, heads, 1]; None if there are none. The rest as above."""
+    """``check_descale`` for factors of heads; returns them expanded to [batch, heads, 1], None if there are none."""
     if not _has_descale(name, descale, of, dtype):
         return None
     expanded = _of_whole_heads(descale, batch, heads)
@@ -69,7 +69,10 @@ def _has_descale(name: str, descale: Any, of: str, dtype: torch.dtype) -> bool:
 
 
 def _of_whole_heads(descale: torch.Tensor, batch: int, heads: int) -> torch.Tensor | None:
-    """Expands factors for the whole tensor, of heads, or of sequences and heads, to [batch, heads, 1]; else None."""
+    """Expands factors of whole heads to [batch, heads, 1]; returns None for other factors.
+
+    There may be one for the whole tensor, one for each head, or one for each sequence and head.
+    """
     if descale.numel() == 1 and descale.dim() < 2:
         return descale.as_strided((batch, heads, 1), (0, 0, 0))
     if descale.shape == (heads,):
@@ -92,14 +95,16 @@ def _wrong_form(
 
 
 def check_token_descale(name: str, descale: Any, keys: torch.Tensor, *, of_cache: bool = True) -> torch.Tensor:
-    """Checks factors of FP8 tokens, [blocks, block_size, heads] of a cache or as many as ``keys`` or values have; those
-    of packed ones may be [1, tokens, heads].
+    """Checks factors of FP8 tokens: one for each token and head of ``keys``, which may be values.
+
+    They have the shape of ``keys`` without the last dimension, [blocks, block_size, heads] for a cache. Those of packed
+    tokens may be [1, tokens, heads], too.
 
     Args:
         of_cache: whether ``keys`` are in pages.
 
     Returns:
-        them as [blocks, heads, block_size]; those of packed tokens as [1, heads, tokens].
+        the factors as [blocks, heads, block_size]; those of packed tokens as [1, heads, tokens].
     """
     check_data(name, descale)
     if descale.dtype != torch.float32:
@@ -126,13 +131,14 @@ def check_token_descale(name: str, descale: Any, keys: torch.Tensor, *, of_cache
 
 
 def are_of_tokens(*descales: Any) -> bool:
-    """Whether the factors of keys or of values have the shape of those of tokens."""
+    """Whether the factors of keys or of values have the shape of factors of tokens of a cache."""
     return any(isinstance(descale, torch.Tensor) and descale.dim() == 3 for descale in descales)
 
 
 def have_shape_of_tokens(k: torch.Tensor, batch: int, *descales: Any) -> bool:
-    """The same for keys that aren't in pages. A single token's factors have the shape of its sequence's, and count as
-    these.
+    """``are_of_tokens`` for keys that aren't in pages.
+
+    Factors of a single token have the same shape as those of its sequence, and are taken for these.
     """
     shape, heads = k.shape[:-1], (batch, k.shape[-2])
     of_tokens = {shape, (1, *shape)} - {heads, (*heads, 1)}
@@ -140,7 +146,7 @@ def have_shape_of_tokens(k: torch.Tensor, batch: int, *descales: Any) -> bool:
 
 
 def check_tokens_or_sequences(k: torch.Tensor, batch: int, descales: dict[str, Any]) -> None:
-    """Checks that the shape of factors tells those of tokens from those of sequences, for packed keys ``k``."""
+    """Checks that the shape of factors for packed keys ``k`` says whether they are of tokens or of sequences."""
     tokens, heads = k.shape[:-1]
     for name, descale in descales.items():
         if tokens == batch > 1 and isinstance(descale, torch.Tensor) and descale.shape == (tokens, heads):
@@ -152,11 +158,11 @@ def check_tokens_or_sequences(k: torch.Tensor, batch: int, descales: dict[str, A
 
 
 def _shape_of_tokens(k: torch.Tensor) -> tuple[int, ...]:
-    """The shape of factors of tokens; of packed ones, that which is always clear."""
+    """The shape of factors of tokens; for packed tokens, the one that can't be taken for anything else."""
     shape = tuple(k.shape[:-1])
     return shape if len(shape) == 3 else (1, *shape)
 
 
 def forms_of_tokens(q: torch.Tensor, k: torch.Tensor) -> tuple[str, ...]:
-    """The form of factors of tokens, for an error message, if there may be any."""
+    """The shape of factors of tokens for an error message, if these keys may have them."""
     return () if k.dtype == q.dtype else (f"{_shape_of_tokens(k)}, one for each token and head",)

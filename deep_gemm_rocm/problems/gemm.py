@@ -48,7 +48,7 @@ from .tensors import ALIGNMENT, overlaps
 
 _GROUPS_OF_A = ("batched", "summed", "masked")  # groupings whose a is one matrix for each group
 _GROUPS_OF_ROWS = ("contiguous", "psum", "masked")
-_WITHOUT_M = ("b", "b[0]", "b[1]", "bias")  # arguments whose sizes don't depend on M, beside descriptions of groups
+_WITHOUT_M = ("b", "b[0]", "b[1]", "bias")  # arguments whose sizes don't depend on M, besides descriptions of groups
 _ONE_SCALE = (1, 1)  # the shape of a's scales if all of a shares one
 
 _Family = tuple[tuple[Any, ...], ...]  # names, whether M was left out of the shape, and the rest of ``TensorMeta``
@@ -59,7 +59,7 @@ class _Signature(NamedTuple):
 
     dtypes: tuple[torch.dtype, ...]  # of the operands
     recipe: Recipe | None  # None for operands without scales
-    four_bits: str  # b_type of a b that has so many, else empty
+    four_bits: str  # b_type of a four-bit b, else empty
     grouping: str  # as in GemmKind
     layout_name: str
     d_name: str
@@ -146,7 +146,7 @@ def _scaled(name: str, pair: Any, four_bits: str = "") -> Arguments:
 
 
 def _check_for_any_m(signature: _Signature, tensors: dict[str, torch.Tensor]) -> Gemm:
-    """``_check_metas``, done once for all M where M doesn't matter."""
+    """``_check_metas``, but where M doesn't matter, it is done only once for all M."""
     for name, tensor in tensors.items():
         check_plain(name, tensor)
     a = next(iter(tensors.values()))
@@ -330,7 +330,7 @@ def _check_quantised_output(name: str, data: TensorMeta, scales: TensorMeta, sha
 
 
 def check_bias(name: str, meta: TensorMeta, shape: tuple[int, ...], b_name: str) -> None:
-    """Checks a number for each row of ``b``, whose shape without K is ``shape``."""
+    """Checks a bias, which has a number for each row of ``b``. ``shape`` is that of ``b`` without K."""
     if meta.dtype not in OUTPUT_DTYPES:
         raise TypeError(f"{name} must be {one_of(OUTPUT_DTYPES)}, got {meta.dtype}")
     if meta.shape != shape:

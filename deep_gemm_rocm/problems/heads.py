@@ -13,7 +13,7 @@ from .layout import FP8, OCP_DTYPES, TYPES
 from .sequences import MAX_TOKENS
 from .tensors import check_aligned, check_data, check_form, check_last_dimension, check_not_shared, check_one_device
 
-# Head dims of q and k, and of v.
+# Pairs of the head dim of q and k, and that of v.
 WIDTHS = ((64, 64), (80, 80), (96, 96), (112, 112), (128, 128), (192, 192), (256, 256), (192, 128))
 _DTYPES = (torch.bfloat16, torch.float16, FP8)
 _FP8_OUTPUTS = (torch.bfloat16, torch.float16)
@@ -106,7 +106,7 @@ def check_softmax_scale(softmax_scale: Any, head_dim: int) -> float:
         return 1 / math.sqrt(head_dim)
     if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, numbers.Real):
         raise TypeError(f"softmax_scale must be a number, got {type(softmax_scale).__name__}")
-    # As it is, since an int may be too large for a float. The second negation catches NaN.
+    # Compares softmax_scale before it becomes a float, since an int may be too large for one. `not <` also catches NaN.
     if softmax_scale < _LEAST_SOFTMAX_SCALE or not softmax_scale < _MAX_SOFTMAX_SCALE:
         raise ValueError(
             f"softmax_scale must be positive, from {_LEAST_SOFTMAX_SCALE:g} to {_MAX_SOFTMAX_SCALE:g}, got "

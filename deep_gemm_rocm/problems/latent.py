@@ -14,13 +14,13 @@ from .sequences import MAX_PAGE_SIZE, check_pages
 from .tensors import check_aligned, check_data, check_form
 
 LATENT_FP8_DTYPES = (torch.float8_e4m3fnuz, torch.float8_e4m3fn)
-LATENT_PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # that need no kernels of their own
-LATENT_RUN_TOKENS = 8  # neighbours that a wave loads from one page, if all are in it; kWaveKeys in latent_loader.h
+LATENT_PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # powers of two, which share a kernel
+LATENT_RUN_TOKENS = 8  # neighbours that a wave loads at once if they are in one page; kWaveKeys in latent_loader.h
 MAX_LATENT_TOKENS = 8
 _LATENT_BYTES = 656
 _LATENT_DTYPES = (torch.bfloat16, torch.float16)
 _LATENT_WIDTHS = ((576, 512),)
-_LATENT_PAGE_BITS, _LATENT_TOKEN_BITS = 32, 24  # of distances in bytes, which kernels multiply with numbers of a lane
+_LATENT_PAGE_BITS, _LATENT_TOKEN_BITS = 32, 24  # of strides in bytes, which LanePages in paged_cache.h multiplies
 
 
 class Latent(NamedTuple):

@@ -18,7 +18,7 @@ _K_BLOCK_BYTES = 128  # also the most columns of a K-block, which row-major oper
 
 FP8_DTYPES = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-# Words in the names of the functions that take weights of four bits in these dtypes.
+# How functions that take four-bit weights of these dtypes are named.
 _FUNCTIONS_FOR = {torch.int8: "fp4", torch.uint8: "fp4", torch.int64: "fp4", torch.int32: "int4", torch.int16: "int4"}
 
 

@@ -1,4 +1,4 @@
-"""The other forms in which public functions take operands, as the form that kernels take."""
+"""Brings operands from the other forms that public functions take into the form that kernels take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what tells where the tokens of sequences are: in pages, in slots, or packed."""
+"""Checks of the tensors that say where tokens of sequences are: block tables, slots, and ends of packed sequences."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def check_page_size(cache: str, page_size: int, page_sizes: tuple[int, ...]) -> 
 
 
 def compiled_page_size(page_size: int) -> int:
-    """The tokens of a page if kernels are compiled for this number; 0 for powers of two, which share a kernel."""
+    """A page's tokens if a kernel must be compiled for just this number; 0 for powers of two, which share a kernel."""
     return page_size if page_size & (page_size - 1) else 0
 
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments of attention to chosen tokens of a latent cache."""
+"""Checks of the arguments of sparse MLA: attention to chosen tokens of a latent cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEAD_DIMS = (576, 512)
 
 
 class ChosenTokens(NamedTuple):
-    """Tokens of a cache that rows of slots name.
+    """Tokens of a cache, listed by rows of slots.
 
     Attributes:
         cache: [pages, page, 1, width].
@@ -54,12 +54,12 @@ class ChosenTokens(NamedTuple):
 
     @property
     def most_tokens(self) -> int:
-        """Tokens that a query has at most; none of a cache without pages."""
+        """The most tokens that a query may have; 0 if the cache has no pages."""
         return self.indices.shape[1] if self.num_pages else 0
 
 
 class SparseMla(NamedTuple):
-    """Attention of queries to tokens that rows of slots name.
+    """Attention of queries to tokens that rows of slots list.
 
     Attributes:
         layout: ``plain``, ``e4m3_656`` or ``e4m3_584``.

@@ -1,4 +1,4 @@
-"""Checks of tensors, whatever they are arguments of."""
+"""Checks of tensors that don't depend on which arguments they are."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ namespace repeat {
 constexpr int kMostParts = 64, kMostDimensions = 8, kMostTensors = 16;
 constexpr int kWordsOfTensor = 3 + 2 * kMostDimensions;
 
-// Objects in a fixed place, which are made a tuple or a list of just their number.
+// Up to `most` objects in an array, from which a tuple or list of just their number is made.
 template <int most>
 struct Objects {
   PyObject* of[most];
@@ -52,7 +52,7 @@ struct Objects {
   }
 };
 
-// A call's arguments, and the elements of tuples and lists among them behind all others.
+// A call's arguments, followed by the elements of tuples and lists among them.
 using Parts = Objects<kMostParts>;
 // The function and what describes it, arguments that aren't tensors, and the words.
 using Key = Objects<4 + kMostParts>;
@@ -186,7 +186,8 @@ struct Described {
   void* addresses[kMostTensors];
 };
 
-// A word behind a float's type, where addresses stand otherwise: 0.0 equals -0.0, but results may differ.
+// A word after the type of a negative float. It isn't the address of any type. It tells -0.0 from 0.0, which are equal,
+// but may give different results.
 constexpr int64_t kNegative = -1;
 
 inline bool is_negative_float(PyObject* part) { return PyFloat_Check(part) && std::signbit(PyFloat_AsDouble(part)); }

@@ -1,4 +1,4 @@
-// Keys and arguments of calls that differ in sizes only; see families.py.
+// Keys and arguments of calls that differ only in sizes; see families.py.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The launches of a remembered call, in which addresses of a call's tensors are filled in.
+// The launches of a remembered call, into which the addresses of a call's tensors are filled.
 #pragma once
 
 #include <algorithm>
@@ -181,9 +181,9 @@ inline PyObject* filled_in(const Step& step, const uint64_t* addresses, uint64_t
   return launch;
 }
 
-// The launches, and appends new tensors to `tensors`; None if these may not be where they are.
+// Returns the launches, and appends new tensors to `tensors`; None if the given ones break a rule of `Remembered`.
 //
-// `addresses` has those of the given tensors, and place for those of the new ones.
+// `addresses` has the addresses of the given tensors, and room for those of the new ones.
 inline PyObject* filled_in(const Remembered& remembered, PyObject* tensors, uint64_t* addresses) {
   if (!is_allowed(remembered, addresses)) Py_RETURN_NONE;
   const Outcome outcome = make(remembered, tensors, addresses);
