@@ -16,8 +16,8 @@ struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };
 
-// The address that kernels get for the heap of device malloc, which there is none of. No process can map it, so its use
-// is an error that names it.
+// The address that kernels get for the heap of device malloc, which isn't simulated. No process can map it, so that its
+// use is an error that names it.
 constexpr uint64_t device_heap = 0x0003'0000'0000'0000;
 constexpr uint64_t device_heap_bytes = 1 << 20;
 
@@ -44,7 +44,7 @@ struct Kernel {
   uint64_t code_end = 0;
   uint32_t kernarg_bytes = 0;
   uint32_t lds_bytes = 0;      // group_segment_fixed_size
-  uint32_t scratch_bytes = 0;  // private_segment_fixed_size, a work-item
+  uint32_t scratch_bytes = 0;  // private_segment_fixed_size, for each work-item
   uint32_t compute_pgm_rsrc1 = 0;
   uint32_t compute_pgm_rsrc2 = 0;
   uint32_t compute_pgm_rsrc3 = 0;

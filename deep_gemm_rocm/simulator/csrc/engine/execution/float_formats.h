@@ -30,7 +30,7 @@ inline uint16_t f16_with_sign(uint32_t magnitude, uint32_t f32_bits) {
 }
 inline uint32_t f16_nan(uint32_t f32_magnitude) { return 0x7E00 | (f32_magnitude >> 13 & 0x3FF); }
 
-// Rounds as the host's floating-point control says: engine code runs under the rounding of the MODE register.
+// Rounds in the direction of the host's floating-point control register, which the engine sets from the MODE register.
 inline uint16_t f32_to_f16(float value) {
   const uint32_t bits = bit_cast<uint32_t>(value), magnitude = bits & 0x7FFFFFFF, sign = bits & 0x80000000;
   // 2^13 times the power of two at or below the value: the last bit of a sum with it is the last one of the half.

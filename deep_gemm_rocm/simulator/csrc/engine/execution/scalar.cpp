@@ -350,7 +350,7 @@ STATE(s_setreg_imm32_b32, b32) { write_hardware_register(wave, inst.imm, inst.li
 
 STATE(s_nop, b32) {}
 STATE(s_waitcnt, b32) {}  // memory operations complete at once
-// Waves sleep while they wait for another one, so that one may go on.
+// A wave sleeps while it waits for another one, so its turn ends.
 STATE(s_sleep, b32) {
   wave.turn_end = wave.instructions;
   wave.sleeps = true;

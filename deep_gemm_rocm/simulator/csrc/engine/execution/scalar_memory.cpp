@@ -173,7 +173,7 @@ SCALAR_MEMORY(s_atc_probe, do_nothing)
 SCALAR_MEMORY(s_atc_probe_buffer, do_nothing)
 
 void read_clock(Wave& wave, const Instruction& inst) { wave.write_scalar(inst.dst, *wave.clock); }
-// 100 MHz against 2100 MHz.
+// S_MEMREALTIME counts at 100 MHz, the core clock at 2100 MHz.
 void read_real_time(Wave& wave, const Instruction& inst) { wave.write_scalar(inst.dst, *wave.clock / 21); }
 SCALAR_MEMORY(s_memtime, read_clock)
 SCALAR_MEMORY(s_memrealtime, read_real_time)

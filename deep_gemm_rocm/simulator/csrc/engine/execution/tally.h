@@ -1,5 +1,5 @@
-// How often each instruction was executed, also of those that were skipped because nothing that is wanted depends on
-// them.
+// Counts how often each instruction was executed. Counts include instructions that were skipped because no wanted
+// result depends on them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace mi300x {
 
 class Tally {
  public:
-  // `needed` tells for each dword of the code whether the instruction there has to be executed.
+  // `needed` says for each dword of the code whether the instruction there has to be executed.
   Tally(const std::vector<Instruction>& code, const std::vector<uint8_t>& needed)
       : code_(code), next_(code.size()), begun_(code.size()) {
     for (size_t pc = code.size(); pc-- > 0;) {
@@ -37,7 +37,7 @@ class Tally {
  private:
   const std::vector<Instruction>& code_;
   std::vector<uint32_t> next_;
-  std::vector<uint64_t> begun_;  // for each dword, how often execution came to it, other than from the one before
+  std::vector<uint64_t> begun_;  // for each dword, how often execution came to it other than from the one before it
 };
 
 }  // namespace mi300x

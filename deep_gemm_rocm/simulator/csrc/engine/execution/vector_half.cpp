@@ -14,7 +14,8 @@ VECTOR(v_subrev_f16, Half, (Half a, Half b), return Half::from(float(b) - float(
 VECTOR(v_mul_f16, Half, (Half a, Half b), return Half::from(float(a) * float(b)))
 VECTOR(v_min_f16, Half, (Half a, Half b), return minimum(a, b))
 VECTOR(v_max_f16, Half, (Half a, Half b), return maximum(a, b))
-// Powers of two beyond these give the same half, and with these no product is subnormal in f32.
+// Clamps the exponent: powers of two beyond the limits give the same half, and within them no product is subnormal in
+// f32.
 Half scaled_by_power(Half a, int exponent) {
   const int biased = 127 + std::clamp(exponent, -64, 64);
   return Half::from(float(a) * bit_cast<float>(biased << 23));

@@ -108,7 +108,7 @@ VECTOR(v_ashrrev_i64, int64_t, (uint32_t a, int64_t b), return b >> (a & 63))
 VECTOR(v_lshl_add_u32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a << (b & 31)) + c)
 VECTOR(v_add_lshl_u32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a + b) << (c & 31))
 VECTOR(v_lshl_or_b32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a << (b & 31)) | c)
-// Shifts by more than 4 aren't supported and come to none.
+// Shifts by more than 4 aren't supported: then nothing is shifted.
 VECTOR(v_lshl_add_u64, uint64_t, (uint64_t a, uint32_t b, uint64_t c), return (a << ((b & 7) <= 4 ? b & 7 : 0)) + c)
 VECTOR(v_add3_u32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return a + b + c)
 VECTOR(v_xad_u32, uint32_t, (uint32_t a, uint32_t b, uint32_t c), return (a ^ b) + c)

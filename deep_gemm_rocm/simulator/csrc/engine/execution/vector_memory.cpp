@@ -86,7 +86,7 @@ bool check_buffer(Wave& wave, int lane, uint64_t address, uint32_t bytes) {
   return wave.memory->contains(address, bytes) || fail_global(wave, lane, address, bytes);
 }
 
-// For bytes, shorts and atomics, which are in range as a whole or not at all.
+// Resolves accesses of bytes, shorts and atomics, which are in range as a whole or not at all.
 bool resolve_buffer(Wave& wave, const Instruction& inst, uint32_t bytes, Access& access) {
   const BufferOperands operands(wave, inst);
   return for_active_lanes(wave, [&](int lane) {

@@ -1,6 +1,6 @@
 // The workgroups of a dispatch, which the host threads execute. A workgroup that waits for others is suspended, so that
-// one host thread can execute workgroups that wait for each other. As many are resident as fit on the chip; the others
-// start when one of these ends, as on the chip.
+// one host thread can execute workgroups that wait for each other. As on the chip, only as many workgroups are resident
+// as fit, and another one starts when one of these ends.
 #pragma once
 
 #include <deque>
@@ -48,11 +48,11 @@ class WorkgroupQueue {
   std::vector<std::unique_ptr<WorkgroupRunner>> spare_;
 
   uint64_t progress_ = 1;   // counts slices in which a workgroup did more than to poll memory
-  uint64_t waiting_ = 0;    // workgroups that have polled in a slice which began after the last of these
-  uint64_t polling_ = 0;    // instructions since all of them do
+  uint64_t waiting_ = 0;    // workgroups that have polled in a slice that began after the last progress
+  uint64_t polling_ = 0;    // instructions executed since all resident workgroups only poll
 
-  // The first workgroup that executes many instructions without an end. It gets half of the time, so that it reaches
-  // the limit of instructions before long if there is no end.
+  // The first workgroup that executes very many instructions. It gets half of the time, so that it soon reaches the
+  // limit of instructions if it is endless.
   const WorkgroupRunner* favourite_ = nullptr;
   uint64_t others_ = 0;  // instructions of the other workgroups since its last slice
 };

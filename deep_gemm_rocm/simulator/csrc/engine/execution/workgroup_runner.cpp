@@ -9,14 +9,14 @@
 namespace mi300x {
 namespace {
 
-// Instructions of a turn. The turns of waves end, so that a wave that polls memory for another one's signal doesn't
-// hold the workgroup up. Under the sanitizer they are shorter and their order is random, so that programs which depend
-// on the order of waves show it.
+// Instructions of a turn. Waves take turns, so that a wave that polls memory for another one's signal doesn't block the
+// workgroup. Under the sanitizer, turns are shorter and their order is random, to expose programs that depend on the
+// order of waves.
 constexpr uint64_t longest_turn = 1 << 14;
 constexpr uint64_t longest_random_turn = 256;
 
-// Instructions of the longest loop that is found to poll memory. Under the sanitizer, whose turns are short, only one
-// of many turns is followed by the search.
+// Instructions of the longest loop that polls() recognises. Under the sanitizer, whose turns are short, only one of
+// many turns is followed by that search.
 constexpr uint64_t longest_poll = 256;
 constexpr uint64_t random_rounds_before_search = 64;
 
@@ -172,8 +172,8 @@ uint64_t WorkgroupRunner::executed_instructions() const {
   return sum;
 }
 
-// A wave that comes back to an instruction with the same registers goes on like this until it loads another value. Its
-// scalar registers tell most other loops.
+// A wave that comes back to an instruction with the same registers will repeat itself until it loads another value.
+// Most other loops are ruled out by the scalar registers alone.
 bool WorkgroupRunner::polls(Wave& wave) {
   if (wave.state != Wave::State::running) return false;
   const uint64_t pc = wave.pc;

@@ -32,8 +32,8 @@ class WorkgroupRunner {
     uint64_t instructions = 0;
   };
 
-  // A workgroup is suspended after so many instructions of its waves, which few kernels have, because it may wait for
-  // another one in a way that nobody notices.
+  // A workgroup is suspended after so many instructions of its waves, as it may wait for another one in a way that
+  // polls() doesn't recognise. Few kernels have so many.
   static constexpr uint64_t usual_slice = 1 << 22;
 
   // Executes the resident workgroup until it ends or fails, only waits for other workgroups, or has executed about so
@@ -66,13 +66,13 @@ class WorkgroupRunner {
   // For the sanitizer: fails a wave at a barrier where other waves have ended without reaching it.
   bool check_barrier();
 
-  // True where all that the wave does is to wait until something changes in memory. Called after a turn, and executes
-  // some instructions.
+  // Whether the wave only waits until something changes in memory. Called after a turn. Executes some instructions to
+  // find out.
   bool polls(Wave& wave);
   void execute(Wave& wave, uint64_t most_instructions);
   uint64_t executed_instructions() const;
 
-  // Tells where the other waves of the workgroup are, for messages about waves that never end.
+  // Describes where the other waves of the workgroup are, for messages about waves that never end.
   std::string others(const Wave& wave) const;
 
   void set_watched();

@@ -91,7 +91,7 @@ struct FloatDot {
     Total::add(sums, c);
   }
 
-  // The same for operands that aren't moderate.
+  // The general case, for operands that aren't moderate.
   template <int chunks, int stride>
   __attribute__((noinline)) static void add_any_group(const OperandA& a, int a_lane, const OperandB& b, int b_lane,
                                                       FloatVector (&c)[4]) {

@@ -103,7 +103,7 @@ struct Float8Operand {
     convert(codes, lane, group_top, group_range & kRangeBits);
   }
 
-  // Makes elements zero that are too deep below the largest for 16-bit integers.
+  // Sets elements to zero that are too far below the largest for 16-bit integers.
   __attribute__((noinline)) static void leave_out(const Parts& depths, Int32Vector group_top, Parts& codes,
                                                   Int32Vector& group_range, Int32Vector& group_left_out) {
     const Int32Vector deepest = kLargestRange - (group_top >> 23);

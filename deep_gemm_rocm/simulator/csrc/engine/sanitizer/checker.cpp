@@ -246,7 +246,7 @@ void Checker::follow_stored(const Wave& wave, int lane, const MemoryAccess& acce
   });
 }
 
-// alike(lane, memory) tells which bytes hold already what the lane stores.
+// alike(lane, memory) returns the bytes that already hold what the lane stores.
 template <class Alike>
 bool Checker::check_lds(Wave& wave, uint64_t held, const Lanes& positions, const LdsWatch::Access& access,
                         Alike alike) {
@@ -349,7 +349,7 @@ bool Checker::load_to_lds(Wave& wave, const Instruction& inst, const Loaded& loa
   });
 }
 
-// Accesses that a wave hasn't waited for at a barrier may still happen after it.
+// Accesses that a wave hasn't waited for before a barrier may still happen after it.
 void Checker::open_barrier() {
   lds_.open_barrier();
   for (PerWave& wave : waves_) wave.has_read_unwritten_lds = false;

@@ -1,7 +1,7 @@
 // Wait states that the hardware doesn't insert by itself (LLVM, GCNHazardRecognizer.cpp, the rules for gfx940).
 //
-// Whether an instruction keeps the rules depends only on the few instructions issued before it. Each path to an
-// instruction is checked once; from then on its hash is known.
+// Whether an instruction keeps the rules depends only on the few instructions issued before it. So each path to an
+// instruction is checked once, and its hash is remembered.
 #pragma once
 
 #include <array>

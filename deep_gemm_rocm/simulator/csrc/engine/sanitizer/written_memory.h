@@ -18,8 +18,8 @@ class WrittenMemory {
   }
   bool is_empty() const { return ranges_.empty(); }
 
-  // True where any of the bytes (a dword or part of one) was written. One is enough, since structures are loaded with
-  // their padding, and bytes with the dword around them.
+  // True where any of the bytes (a dword or part of one) was written. One is enough, since programs load structures
+  // with their padding, and single bytes with the dword around them.
   bool has_data(uint64_t address, uint32_t bytes) {
     if (!find(address)) return true;
     const uint64_t first = address - last_.begin, end = std::min(first + bytes, last_.end - last_.begin);

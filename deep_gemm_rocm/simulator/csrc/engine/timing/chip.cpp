@@ -11,7 +11,7 @@
 namespace mi300x::timing {
 namespace {
 
-// True where a workgroup may learn from the instruction what other workgroups have done.
+// Whether a workgroup may find out by the instruction what other workgroups have done.
 bool listens(const Effects& effects) {
   const bool vector = effects.unit == Unit::vector_memory || effects.unit == Unit::flat;
   return effects.memory.atomic && effects.is_load && (vector || effects.unit == Unit::scalar_memory);
@@ -152,8 +152,8 @@ class LaunchInTime {
     return freed;
   }
 
-  // Called once the first workgroups have ended, which tells how large the launch is. Launches whose workgroups wait
-  // for each other, or whose instructions are counted, aren't sampled.
+  // Called once the first workgroups have ended, and the size of the launch can be estimated from them. Launches whose
+  // workgroups wait for each other, or whose instructions are counted, aren't sampled.
   void choose_sample(uint64_t resident) {
     if (!launch_.settings.sampling || launch_.statistics) return;
     uint64_t ended = 0;
@@ -174,8 +174,8 @@ class LaunchInTime {
     return work;
   }
 
-  // Executes workgroups without time, and counts their instructions. Where results aren't wanted, only what branches
-  // depend on is executed.
+  // Executes the workgroups that weren't sampled, without timing, and counts their instructions. Where results aren't
+  // wanted, only what branches depend on is executed.
   void execute_what_was_left_out() {
     const std::vector<Instruction>& code = launch_.code->instructions;
     std::vector<uint8_t> needed(code.size(), 1);

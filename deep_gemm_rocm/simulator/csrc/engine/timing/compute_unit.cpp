@@ -345,7 +345,7 @@ bool ComputeUnit::wait(Slot& slot, const Plan& plan, uint64_t now) {
   const size_t memory_left = (plan.argument & 15u) | (plan.argument >> 14 & 3u) << 4;
   const size_t local_left = plan.argument >> 8 & 15u;
   const uint64_t memory = end_of(slot.memory, memory_left), local = end_of(slot.local, local_left);
-  // The end of an unanswered request isn't known yet: try again after the chip's next answers.
+  // The end of an unanswered request isn't known yet: tries again after the chip's next answers.
   if (memory > now) return hold(slot, Stall::wait_memory, now, std::min(memory, horizon_));
   if (local > now) return hold(slot, Stall::wait_local, now, std::min(local, horizon_));
   retire(slot.memory, now);
@@ -415,8 +415,8 @@ void ComputeUnit::request(double time, uint64_t line, Transfer& transfer, Reques
   if (!merged) ++unanswered_;
 }
 
-// When a line's data are in the vector L1. Lines come in one after another; as with the fabric's links, their turn is
-// reserved in the order of the requests, without their latency.
+// When a line's data are in the vector L1. Lines come in one after another. As with the fabric's links, time on the
+// port is reserved in the order of the requests, not in that of their answers.
 double ComputeUnit::filled(const LineRequest& request, double time) {
   if (request.kind != Request::load) return time;
   const double clocks = double(line_bytes) / constants_.l1_fill_bytes;
@@ -486,7 +486,7 @@ bool ComputeUnit::issue_memory(Slot& slot, const Step& step, const Plan& plan, u
   const double busy = std::max(step.lines / c.l1_tags_per_clock, moved);
   l1_free_ = start + busy;
   counters_.by_instruction[step.pc].busy += uint64_t(busy);
-  // A store's data leave the registers before the wave goes on.
+  // The wave goes on once a store's data have left the registers.
   issued(slot, now, now + simds_.size() * (effects.is_store ? 1 + plan.dwords : 1));
   return true;
 }

@@ -78,8 +78,8 @@ double MemorySystem::beyond_l2(Xcd& xcd, double time, uint64_t line) {
         hbm_[channel_of(line, hbm_.size())].serve(served, c.clocks(line_bytes / c.hbm_bytes_per_ns));
     done = read + mall_extra + c.clocks(c.hbm_extra_ns);
   }
-  // The link is reserved in the order of the requests, without their latency, although the data pass it on the way
-  // back.
+  // Time on the link is reserved in the order of the requests, as if they had no latency, although data pass the link
+  // on their way back.
   const double waiting = xcd.link_in.serve(time, c.clocks(line_bytes / c.fabric_xcd_bytes_per_ns)) - time;
   return std::max(done, time + mall_extra + waiting);
 }

@@ -36,7 +36,7 @@ void Work::add_difference(const Work& end, const Work& begin, double weight) {
 void Sampling::leave_out(uint64_t resident, uint64_t instructions_of_workgroup, uint64_t most_instructions) {
   const uint64_t full = (workgroups_ - 1) / resident;  // at least one workgroup is left for the end
   const uint64_t instructions_of_pair = std::max<uint64_t>(1, 2 * resident * instructions_of_workgroup);
-  // A single pair would be at the beginning, where all CUs still run in lockstep.
+  // At least two pairs: a single one would be at the beginning, where all CUs still run in lockstep.
   const uint64_t pairs = std::max<uint64_t>(2, most_instructions / instructions_of_pair);
   if (2 * pairs >= full) return;
   resident_ = resident;

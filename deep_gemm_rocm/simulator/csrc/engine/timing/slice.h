@@ -11,9 +11,9 @@ namespace mi300x::timing {
 
 enum class Wanted : uint8_t { branches, branches_and_addresses };
 
-// Tells for each dword of the code whether the instruction there must be executed: a backward slice from all branches,
-// execution masks and, where wanted, addresses of the launched kernel. Where the analysis can't follow (indirect jumps,
-// indexed registers), everything is needed.
+// Returns for each dword of the code whether the instruction there must be executed: a backward slice from all
+// branches, execution masks and, where wanted, addresses of the launched kernel. Where the analysis can't follow
+// (indirect jumps, indexed registers), everything is needed.
 std::vector<uint8_t> needed_instructions(const Launch& launch, Wanted wanted);
 
 }  // namespace mi300x::timing

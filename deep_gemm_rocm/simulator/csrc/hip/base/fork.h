@@ -2,7 +2,7 @@
 // changed nothing halfway, so that the child, which lacks them, finds a consistent state.
 #pragma once
 
-// For its lifetime no thread forks but this one. They nest.
+// During its lifetime only this thread may fork. NoForks nest.
 class NoFork {
  public:
   NoFork() noexcept;

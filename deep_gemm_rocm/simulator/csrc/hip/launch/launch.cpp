@@ -153,7 +153,7 @@ hipError_t status_of(mi300x::Outcome::Status status) {
   }
 }
 
-// Says where the memory at fault was freed; empty where it wasn't.
+// A description of where the memory at fault was freed; empty if it wasn't.
 std::string past_of(uint64_t address) {
   const std::optional<FreedBlock> freed = MemoryMap::instance().find_freed(address);
   if (!freed) return "";

@@ -104,8 +104,8 @@ bool consume(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-// How well code for a target such as "gfx942:sramecc+" fits, 0 for not at all. A feature that is not named means code
-// that runs with either setting, so the more are named, the closer is the fit.
+// How well code for a target such as "gfx942:sramecc+" fits; 0 if it doesn't. Code whose target doesn't name a feature
+// runs with either setting of it, so a target that names more features fits better.
 int fit(std::string_view target) {
   const size_t processor_end = std::min(target.find(':'), target.size());
   const std::string_view processor = target.substr(0, processor_end);
