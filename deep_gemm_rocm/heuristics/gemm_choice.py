@@ -41,7 +41,7 @@ _MAY_COST = 1.08
 _WORTH_A_SECOND_LAUNCH = 1.2
 _WORTH_MORE_PARTS = 1.08  # if there is a second launch anyway
 _NO_PARTS = 1, 1
-_PARTS_OF_WAVES = 4  # into which the waves of a workgroup deal K
+_PARTS_OF_WAVES = 4  # of K, with split-K over the waves of a workgroup
 
 _ConfigsFor = Callable[[GemmProblem], Iterable[GemmConfig]]
 
@@ -111,8 +111,8 @@ def dense_choices(
 def choose_k_splits(m: int, n: int, k_blocks: int) -> int:
     """Into how many parts to split K, so that tiles of [m, n] fill a whole MI300X.
 
-    It depends on the problem only, and not on how many compute units may be used, since sums depend on it. With
-    ``set_batch_invariant``, the number is for as few rows as one tile has.
+    It depends only on the problem, not on how many compute units may be used, so that sums don't depend on these. With
+    ``set_batch_invariant``, the number is the one for the rows of a single tile.
 
     Args:
         k_blocks: all of K, in blocks of 128 bytes.
@@ -183,7 +183,7 @@ def _splits_of(problem: GemmProblem) -> list[int]:
         return []  # there are tiles for few rows, and parts of a split K would be twice the bytes of other kinds'
     k_blocks = ceil_div(problem.k * kind.element_bytes, BLOCK_K_BYTES)
     splits_of_k = [splits for splits in _SPLITS if k_blocks >= splits * _LEAST_K_BLOCKS]
-    # Quantised results have tiles of 128 columns. A single part may have smaller ones, for a second kernel quantises.
+    # Quantised results need tiles of 128 columns. A single part may have smaller ones, as a second kernel quantises.
     return [1, *splits_of_k] if kind.is_quantised else splits_of_k
 
 
@@ -274,7 +274,7 @@ def _dense_choice(problem: GemmProblem) -> Choice:
 
 
 def _with_fewer_cus(config: GemmConfig, problem: GemmProblem) -> GemmConfig:
-    """The configuration that takes the place of the whole chip's. It deals K alike, since sums depend on that."""
+    """The configuration that replaces the whole chip's. It splits K in the same way, so that sums are the same."""
     if problem.num_cus == NUM_CUS:
         return config
     alike = problem._replace(k_order=Choice(config).k_order)
@@ -294,7 +294,7 @@ def _quickest(problem: GemmProblem, *, may_split: bool = False) -> Choice:
 
 
 def _candidates_of_any_order(problem: GemmProblem) -> tuple[GemmConfig, ...]:
-    """The candidates that an order of additions is chosen from, which ``_candidates`` has afterwards."""
+    """The candidates among which an order of additions along K is chosen. ``_candidates`` keeps to that order."""
     return gemm_candidates(problem.kind, problem.max_block_m, _PARTS_OF_WAVES) + _tuned_tiles(problem)
 
 
@@ -302,8 +302,8 @@ def _candidates_of_any_order(problem: GemmProblem) -> tuple[GemmConfig, ...]:
 def _order_for_all_m(kind: GemmKind, n: int, k: int) -> KOrder:
     """The order of additions along K that costs few rows little, compared with the quickest choice for each M.
 
-    Many rows take the longer the more parts there are, above all if workgroups share K, which takes a second launch. So
-    the order is the first that costs few rows little enough: one with few parts, then with more.
+    With many rows, more parts take longer, above all with split-K over workgroups, which takes a second launch. So
+    orders are tried from few parts to many, and the first one that costs few rows little enough is taken.
     """
     problem = GemmProblem(kind, 1, n, k, NUM_CUS, 1, max_block_m=256)
     clocks_of_order: dict[KOrder, list[NDArray[np.float64]]] = {}

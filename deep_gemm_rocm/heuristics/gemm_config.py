@@ -18,7 +18,7 @@ BLOCK_K_BYTES = 128  # of each row: 128 FP8 elements, one scale
 MFMA_ROWS = 16  # of an MFMA 16x16, x32 for FP8 and x16 for 16 bits
 SCALE_BLOCK_N = 128  # columns that share one scale of b
 
-_WAVE_ALONE_BYTES = 48 * 1024  # of the 64 KiB of a wave's registers, for operands and sums
+_WAVE_ALONE_BYTES = 48 * 1024  # of the 64 KiB of an ``alone`` wave's registers, for operands and sums
 _LARGE_WAVE_ALONE_BYTES = 92 * 1024  # of 128 KiB, with which clang 19 doesn't spill either
 _WITHOUT_SCALES_BYTES = 4 * 1024  # more, where there are neither scales nor sums to promote
 _LANE_GROUPS = 4  # of an MFMA; each has columns of its own
@@ -44,10 +44,10 @@ class GemmConfig:
         schedule: ``multistage`` leaves the order within a K-block to the compiler. With ``pingpong`` two halves of 8
             waves take turns: one loads while the other computes. With ``alone`` operands don't go through LDS: each
             wave loads those that it multiplies.
-        waves_k: number of parts of a tile's K. With more than one, each part has one wave of the ``alone`` schedule,
-            which computes the whole tile over it.
+        waves_k: split-K over waves: into how many parts a tile's K is split. With more than one, each part has one wave
+            of the ``alone`` schedule, which computes the whole tile over it.
         group_m: tile rows that are walked together, so that they share columns of b in L2.
-        parts_k: number of parts of a tile's K that a wave sums by themselves, one after the other, and adds up. Results
+        parts_k: into how many parts each wave splits its K, which it sums one after the other and then adds up. Results
             have the same bits as with as many ``waves_k``.
     """
 
@@ -108,7 +108,7 @@ class GemmConfig:
 
     @forking.cached_property
     def taller(self) -> GemmConfig | None:
-        """The same with taller tiles, if launches of the kernel may take these as well."""
+        """The same configuration with taller tiles, if launches of the kernel may choose these, too."""
         low, high = _TWO_HEIGHTS
         tile = (self.block_m, self.block_n, self.waves_m, self.waves_n)
         has_taller = self.schedule == "pingpong" and tile == (low, 128, 4, 2)
@@ -139,7 +139,7 @@ class GemmConfig:
 
     @property
     def _exchanged_bytes(self) -> int:
-        """LDS for the sums that waves exchange, of as many columns as fit. Scales of their rows are there before."""
+        """LDS for sums that waves exchange, of as many columns as fit. It holds the scales of their rows before."""
         column = 4 * self.block_m * self.waves_k
         columns = min(self.block_n, LDS_BYTES // (column * MFMA_ROWS) * MFMA_ROWS)
         least = _K_BLOCKS_OF_SCALES if self.wave_m > MFMA_ROWS else 0
@@ -154,12 +154,12 @@ class GemmConfig:
         ):  # those of b are held as four bits, and one K-block of them widened
             loaded = self.wave_m + self.wave_n // (2 * self.kind.element_bytes)
             operands = (self.num_stages * loaded + self.wave_n) * BLOCK_K_BYTES
-        # The totals, and all of the parts before, or of a round.
+        # The totals. With parts_k, also the sum of the parts before; with rounds, also the sums of a round.
         sums = (1 + (self.parts_k > 1) + self.kind.has_rounds) * 4 * self.wave_m * self.wave_n
         if not self.kind.promotes_columns:
             return operands + sums
         if self.kind.widens_b:
-            sums *= 2  # of a K-block beside the totals
+            sums *= 2  # sums of a K-block besides the totals
         # A lane has scales of each of its columns for each K-block that is held, and of one in use. With several groups
         # lanes share those of an MFMA tile that are held.
         scales = self.wave_n // _LANE_GROUPS * 4 * WAVE_SIZE
@@ -194,7 +194,7 @@ class GemmConfig:
 
     @property
     def sums_of_parts(self) -> int:
-        """The most results of a wave that sums parts of K by themselves. Scales along K take registers, too."""
+        """The most results of a wave with parts_k. Scales along K take registers, too."""
         return (56 if self.kind.scaling in ("none", "rows") else 32) * WAVE_SIZE
 
     @forking.cached_property

@@ -118,13 +118,13 @@ class TunedTable(Table[TunedRow]):
 
 
 def _begins_of(row: TunedRow) -> tuple[int, int]:
-    """From which M on, and from which M on no longer, problems take as many tile rows as the row's."""
+    """The first M whose problems take as many tile rows as the row's, and the first larger M that takes more."""
     end = align(row.m, row.config.block_m) + 1
     return end - row.config.block_m, end
 
 
 def _between(rows: Iterable[TunedRow]) -> Iterator[int]:
-    """From which M on another row is the nearest."""
+    """Each M from which on another row is the nearest."""
     for one, other in itertools.combinations(rows, 2):
         middle = (one.m + other.m) // 2
         yield from (middle, middle + 1)

@@ -28,8 +28,8 @@ def _pingpong(block_m: int, block_n: int, waves_m: int, waves_n: int, group_m: i
 
 # Small tiles spread a small M over many CUs; large ones load fewer bytes for each product.
 
-# Tiles through LDS, for operands that waves alone can't load. Of two parts of b, a wave needs an MFMA tile of each; of
-# quantised output, a tile needs 128 columns.
+# Tiles through LDS, for operands that the ``alone`` schedule can't load. If b has two parts, a wave needs an MFMA tile
+# of each; if the output is quantised, a tile needs 128 columns.
 _STAGED = (_staged(16, 64, 1, 4, 4), _staged(32, 64, 1, 4, 4), _staged(64, 64, 2, 2, 4))
 _STAGED_WIDE = (_staged(16, 128, 1, 4, 4), _staged(32, 128, 1, 4, 4))
 _STAGED_WIDEST = (
@@ -38,12 +38,12 @@ _STAGED_WIDEST = (
     _staged(64, 256, 2, 4, 2),
     _staged(128, 256, 2, 4, 2),
 )
-# For outputs of few columns; most of the time is to read a.
+# For outputs with few columns, where reading a takes most of the time.
 _STAGED_NARROW = (_staged(16, 32, 1, 2, 4), _staged(64, 32, 4, 1, 4))
 # For kinds that ping-pong does not compute.
 _STAGED_LARGE = (_staged(64, 128, 2, 4, 4), _staged(128, 128, 2, 4, 3), _staged(256, 128, 4, 2, 2))
 
-# Waves alone with columns of their own, where there are columns for all CUs.
+# ``alone`` tiles whose waves have columns of their own, where there are enough columns for all CUs.
 _ALONE_16_ROWS = (_alone(16, 32, 3, waves_n=2),)
 _ALONE_16_ROWS_OF_TWO_PARTS = (_alone(16, 64, 3, waves_n=2),)
 _ALONE = (_alone(64, 32, 3), _alone(32, 64, 3, waves_n=2))
@@ -54,19 +54,20 @@ _ALONE_WIDE = (_alone(64, 256, 2, waves_n=4),)
 # 512x7168 has 304 of these, for 304 CUs.
 _ALONE_192 = (_alone(64, 192, 2, waves_n=4),)
 
-# Waves alone that deal K among themselves, where there are fewer columns. It saves the second launch of a split K.
-_DEALING_K_OF_16_ROWS = (_alone(16, 16, 3, waves_k=4), _alone(16, 32, 3, waves_k=4))
-_DEALING_K = (
-    *_DEALING_K_OF_16_ROWS,
+# ``alone`` tiles with split-K over the waves of a workgroup, where there are fewer columns. It saves the second launch
+# of split-K over workgroups.
+_SPLIT_K_OF_16_ROWS = (_alone(16, 16, 3, waves_k=4), _alone(16, 32, 3, waves_k=4))
+_SPLIT_K = (
+    *_SPLIT_K_OF_16_ROWS,
     _alone(32, 32, 2, waves_k=4),
     _alone(64, 32, 2, waves_k=4),
     _alone(64, 64, 2, waves_k=4),
 )
 # 128x7168 has 300 tiles of 64x48, for 304 CUs. 128x2560 has 240 of 48x32, and 96x4096 has 256.
-_DEALING_K_IN_ONE_ROUND = (_alone(64, 48, 2, waves_k=4), _alone(48, 32, 2, waves_k=4))
+_SPLIT_K_IN_ONE_ROUND = (_alone(64, 48, 2, waves_k=4), _alone(48, 32, 2, waves_k=4))
 # The same with 512 registers a lane. Larger tiles load fewer bytes from L2 for each product, so they take less time and
 # energy where ping-pong tiles would leave CUs without work: 1024x2112 has 304 tiles of 64x112, 1024x1536 264 of 96x64.
-_DEALING_K_IN_LARGE_TILES = (
+_SPLIT_K_IN_LARGE_TILES = (
     _alone(64, 80, 2, waves_k=4),
     _alone(96, 64, 2, waves_k=4),
     _alone(64, 112, 2, waves_k=4),
@@ -76,7 +77,7 @@ _DEALING_K_IN_LARGE_TILES = (
 # Ping-pong tiles for many rows.
 _PINGPONG_64 = (_pingpong(64, 128, 2, 4),)
 _PINGPONG_128 = (_pingpong(128, 128, 4, 2),)
-# Waves of few columns, whose short groups have many scales, and of many rows, which share these.
+# For short groups, which have many scales: waves have few columns, and many rows that share the columns' scales.
 _PINGPONG_128_OF_SHORT_GROUPS = (_pingpong(128, 128, 2, 4),)
 _PINGPONG_192_OF_SHORT_GROUPS = (_pingpong(192, 128, 2, 4),)
 # For groups of 129 to 160 rows, or 257 to 320: 128 rows would take another tile, which is mostly padding.
@@ -111,7 +112,7 @@ def gemm_candidates(
         # Such scales cost a wave of 112 rows more than a wave of 64 rows loses otherwise; see docs/kernels.md.
         tiles = tuple(tile for tile in tiles if tile not in _PINGPONG_224) + _PINGPONG_128X256
     for tile, parts in (*((tile, 1) for tile in tiles), *((tile, parts_k) for tile in tiles if parts_k > 1)):
-        # Some can't be compiled: waves alone lack registers for many scales of columns, large tiles for sums of parts.
+        # Some can't be compiled: ``alone`` tiles lack registers for many scales of columns, large tiles for parts_k.
         with contextlib.suppress(ValueError):
             candidates.append(dataclasses.replace(tile, kind=kind, parts_k=parts))
     return tuple(config for config in candidates if config.block_m <= max_block_m and config.output_n <= max_block_n)
@@ -125,7 +126,8 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
     if kind.is_quantised or not kind.is_k_major or kind.grouping in ("summed", "k_grouped"):
         return _tiles_through_lds(kind)
     of_16_rows = _ALONE_16_ROWS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
-    # Experts of few rows take several rounds of them, between which memory waits. Places of gathered rows don't fit.
+    # Experts with few rows take several rounds of such tiles, and memory is idle between rounds. Nor do they have
+    # registers for the indices of gathered rows.
     wide = () if kind.grouping == "psum" else _ALONE_WIDE
     if kind.has_groups_of_rows and max_block_m < 128:
         return of_16_rows + _ALONE + wide + _PINGPONG_64
@@ -135,8 +137,8 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
     if kind.grouping == "batched":
         return of_16_rows + _ALONE + _PINGPONG_128 + _PINGPONG_256
     if kind.grouping == "split_k":
-        return _DEALING_K + _PINGPONG_128 + _PINGPONG_256
-    small = of_16_rows + _ALONE + _DEALING_K + _DEALING_K_IN_ONE_ROUND
+        return _SPLIT_K + _PINGPONG_128 + _PINGPONG_256
+    small = of_16_rows + _ALONE + _SPLIT_K + _SPLIT_K_IN_ONE_ROUND
     if kind.scaling == "vectors":
         return small + _PINGPONG_128 + _PINGPONG_256
     if kind.parts == 2:
@@ -144,26 +146,27 @@ def _tiles(kind: GemmKind, max_block_m: int) -> tuple[GemmConfig, ...]:
     # Tiles of 192 and 224 rows take more time for each row than those of 256, but 1280x4096 has one of the former for
     # each of 304 CUs, and 4096x4096 two of the latter. 1024x7168 and 2048x7168 have 304 and two times 304 of 128x192.
     pingpong = _PINGPONG_128 + _PINGPONG_128X192 + _PINGPONG_192 + _PINGPONG_224 + _PINGPONG_256
-    return small + _ALONE_192 + _ALONE_WIDE + _DEALING_K_IN_LARGE_TILES + pingpong
+    return small + _ALONE_192 + _ALONE_WIDE + _SPLIT_K_IN_LARGE_TILES + pingpong
 
 
-# Rounds of four-bit values leave fewer registers for operands on their way.
+# Rounds of four-bit values leave fewer registers for operands in flight.
 _ALONE_WITH_ROUNDS = (_alone(64, 32, 2), _alone(32, 64, 3, waves_n=2))
-# 10240 columns have 214 tiles of 48, one round of six waves each for 304 CUs. As six parts of K are also quick for many
-# rows, they suit all M.
-_DEALING_K_IN_SIX = (
+# 10240 columns have 214 tiles of 48: one round of workgroups of six waves on 304 CUs. Six parts of K are also fast for
+# many rows, so they suit all M.
+_SPLIT_K_IN_SIX = (
     _alone(16, 48, 2, waves_k=6),
     _alone(32, 48, 2, waves_k=6),
     _alone(48, 48, 2, waves_k=6),
 )
 _ALONE_OF_FOUR_BITS = (*_ALONE, _alone(64, 32, 2))  # scales of columns leave fewer, too
-# Without them there are more, for b takes half as many until it is widened, or fewer.
+# Without scales of columns there are more registers for stages, as four-bit b takes at most half as many until it is
+# widened.
 _ALONE_16_ROWS_OF_FOUR_BITS = (_alone(16, 32, 4, waves_n=2),)
-_DEALING_K_16X16 = (_alone(16, 16, 4, waves_k=4),)
-_DEALING_K_OF_FOUR_BITS_16_ROWS = (*_DEALING_K_16X16, _alone(16, 32, 3, waves_k=4))
+_SPLIT_K_16X16 = (_alone(16, 16, 4, waves_k=4),)
+_SPLIT_K_OF_FOUR_BITS_16_ROWS = (*_SPLIT_K_16X16, _alone(16, 32, 3, waves_k=4))
 # Groups of few rows have many tiles. Finding and beginning a tile takes as long as many of its columns.
 _WIDE_OF_16_ROWS = (_alone(16, 64, 3),)
-_DEALING_K_OF_FOUR_BITS_MORE_ROWS = (
+_SPLIT_K_OF_FOUR_BITS_MORE_ROWS = (
     _alone(32, 32, 4, waves_k=4),
     _alone(32, 32, 3, waves_k=4),
     _alone(64, 32, 3, waves_k=4),
@@ -171,15 +174,15 @@ _DEALING_K_OF_FOUR_BITS_MORE_ROWS = (
     _alone(64, 64, 2, waves_k=4),
 )
 # 64x7168 has 300 of these.
-_DEALING_K_OF_SHUFFLED = (_alone(32, 48, 4, waves_k=4),)
-_DEALING_K_OF_SHORT_GROUPS = (
+_SPLIT_K_OF_SHUFFLED = (_alone(32, 48, 4, waves_k=4),)
+_SPLIT_K_OF_SHORT_GROUPS = (
     _alone(32, 32, 2, waves_k=4),
     _alone(64, 32, 2, waves_k=4),
     _alone(64, 64, 2, waves_k=4),
 )
 # The same with 512 registers a lane. b takes few bytes, so tiles are tall: 256x7168 has 300 of 128x48, and 512x4096 256
 # of 128x64, which don't fit if there are rounds, or sums of int4 to promote.
-_DEALING_K_OF_FOUR_BITS_IN_LARGE_TILES = (
+_SPLIT_K_OF_FOUR_BITS_IN_LARGE_TILES = (
     _alone(64, 80, 2, waves_k=4),
     _alone(96, 48, 2, waves_k=4),
     _alone(128, 48, 2, waves_k=4),
@@ -187,15 +190,15 @@ _DEALING_K_OF_FOUR_BITS_IN_LARGE_TILES = (
 )
 
 
-def _dealing_k_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
-    """Tiles of waves that deal K among themselves, for dense problems and parts of K."""
+def _split_k_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
+    """Tiles with split-K over the waves of a workgroup, for dense problems and parts of K."""
     if kind.has_rounds:
-        return _DEALING_K
-    more_rows = _DEALING_K_OF_SHORT_GROUPS if kind.promotions > 1 else _DEALING_K_OF_FOUR_BITS_MORE_ROWS
+        return _SPLIT_K
+    more_rows = _SPLIT_K_OF_SHORT_GROUPS if kind.promotions > 1 else _SPLIT_K_OF_FOUR_BITS_MORE_ROWS
     # Where waves load 16 bytes of int4 at a time, 16x32 takes up to 8% less with columns for each wave: 18432 columns
-    # have two such tiles for each CU. Estimates prefer to deal K.
+    # have two such tiles for each CU. Estimates would prefer split-K.
     loads_wide = kind.is_int4 and kind.is_a_scaled and (kind.promotions == 1 or kind.b_type == "shuffled_int4")
-    return (_DEALING_K_16X16 if loads_wide else _DEALING_K_OF_FOUR_BITS_16_ROWS) + more_rows
+    return (_SPLIT_K_16X16 if loads_wide else _SPLIT_K_OF_FOUR_BITS_16_ROWS) + more_rows
 
 
 def is_for_one_round(config: GemmConfig) -> bool:
@@ -203,7 +206,7 @@ def is_for_one_round(config: GemmConfig) -> bool:
     if not _is_shuffled_for_fp8(config.kind):
         return False
     tile = (config.block_m, config.block_n, config.waves_k)
-    return any(tile == (one.block_m, one.block_n, one.waves_k) for one in _DEALING_K_OF_SHUFFLED)
+    return any(tile == (one.block_m, one.block_n, one.waves_k) for one in _SPLIT_K_OF_SHUFFLED)
 
 
 def _is_shuffled_for_fp8(kind: GemmKind) -> bool:
@@ -211,27 +214,27 @@ def _is_shuffled_for_fp8(kind: GemmKind) -> bool:
 
 
 def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
-    dealing_k = _dealing_k_of_four_bits(kind)
+    split_k = _split_k_of_four_bits(kind)
     of_128 = _PINGPONG_128
     of_192: tuple[GemmConfig, ...] = _PINGPONG_192
     of_256: tuple[GemmConfig, ...] = _PINGPONG_256
-    if kind.promotions > 1:  # which leaves registers for fewer sums
+    if kind.promotions > 1:  # scales of several groups leave registers for fewer sums
         of_128, of_192, of_256 = _PINGPONG_128_OF_SHORT_GROUPS, _PINGPONG_192_OF_SHORT_GROUPS, ()
     if kind.grouping == "split_k":
-        return dealing_k + of_128 + of_256
+        return split_k + of_128 + of_256
     of_16_rows = _ALONE_16_ROWS_OF_FOUR_BITS if kind.parts == 1 else _ALONE_16_ROWS_OF_TWO_PARTS
     few_rows = of_16_rows + (_ALONE_WITH_ROUNDS if kind.has_rounds else _ALONE_OF_FOUR_BITS)
     if kind.grouping == "dense":
         few_rows += (
-            dealing_k
-            + _DEALING_K_IN_ONE_ROUND
-            + _DEALING_K_OF_FOUR_BITS_IN_LARGE_TILES
-            + (_DEALING_K_OF_SHUFFLED if _is_shuffled_for_fp8(kind) else ())
-            + (_DEALING_K_IN_SIX if kind.has_rounds else ())
+            split_k
+            + _SPLIT_K_IN_ONE_ROUND
+            + _SPLIT_K_OF_FOUR_BITS_IN_LARGE_TILES
+            + (_SPLIT_K_OF_SHUFFLED if _is_shuffled_for_fp8(kind) else ())
+            + (_SPLIT_K_IN_SIX if kind.has_rounds else ())
         )
     elif kind.grouping == "psum":
         few_rows += _WIDE_OF_16_ROWS
-        few_rows += _DEALING_K_OF_16_ROWS if kind.has_rounds else _DEALING_K_OF_FOUR_BITS_16_ROWS
+        few_rows += _SPLIT_K_OF_16_ROWS if kind.has_rounds else _SPLIT_K_OF_FOUR_BITS_16_ROWS
     if kind.has_groups_of_rows:
         return few_rows + of_128 + of_192
     # Promotion with scales of rows leaves the vector ALU too little time to widen. That of short groups takes so long

@@ -69,10 +69,10 @@ class TensorForm(NamedTuple):
         return strides[0] * itemsize, reach(sizes[1:], strides[1:]) * itemsize
 
     def resized(self, size: int | tuple[int, ...], strides: tuple[int, ...] | None = None) -> TensorForm:
-        """The same with another first dimension, or another shape.
+        """The form with another first dimension (``size`` is an int) or another shape (a tuple).
 
         Args:
-            strides: if None, those with another first dimension stay, and another shape is contiguous.
+            strides: if None, they stay the same for another first dimension, and another shape is contiguous.
         """
         _, options, quick, (*_, dtype), device = self
         args = self._args_of(size, strides)

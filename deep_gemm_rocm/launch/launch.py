@@ -140,7 +140,7 @@ class NumberPlaces(dict[str, tuple[int, int]]):
 
 @functools.cache
 def number_places(structure: type[Structure]) -> NumberPlaces:
-    """Those of arguments of this type."""
+    """The places of numbers in arguments of this type."""
     return NumberPlaces(structure)
 
 

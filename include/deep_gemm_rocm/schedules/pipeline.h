@@ -192,7 +192,7 @@ class PipelineState {
   DG_DEVICE void load_scales(int stage) { scales.load(stage); }
 
   // With kRowScalesInLds, the scales of A's rows are loaded and stored into LDS in chunks: the first one in the
-  // prologue, later ones bit by bit, loaded before a turn of the K loop and stored after it.
+  // prologue, later ones piece by piece, loaded before a turn of the K loop and stored after it.
   DG_DEVICE void load_first_row_scales() {
     if constexpr (kRowScalesInLds) scales.load_first_rows();
   }
