@@ -51,15 +51,23 @@ def matching(names: Mapping[str, str], wanted: str) -> list[str]:
 def _demangled(symbol: str) -> str:
     if not symbol.startswith("_Z"):
         return symbol
+    if text := _demangle(symbol):
+        return text
+    # GCC's demanglers before 13 don't know these. Decimals are fundamental types, too, and no code for gfx942 has them.
+    text = _demangle(symbol.replace("DF16_", "Df").replace("DF16b", "Dd"))
+    return text.replace("decimal32", "_Float16").replace("decimal64", "std::bfloat16_t") if text else symbol
+
+
+def _demangle(symbol: str) -> str | None:
     try:
         cxx: Any = ctypes.CDLL("libstdc++.so.6")
     except OSError:
-        return symbol
+        return None
     cxx.__cxa_demangle.restype = c_void_p
     status = c_int()
     found = cxx.__cxa_demangle(c_char_p(symbol.encode()), None, byref(c_size_t()), byref(status))
     if status.value != 0 or not found:
-        return symbol
+        return None
     text = ctypes.string_at(found).decode()
     ctypes.CDLL(None).free(c_void_p(found))
     return text

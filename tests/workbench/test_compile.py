@@ -28,6 +28,9 @@ template <class T, int by> __global__ void grow(T* x) { x[threadIdx.x] *= by; }
 template __global__ void grow<float, 2>(float*);
 template __global__ void grow<float, 3>(float*);
 }
+template <class T> __global__ void zoom(T* x, _Float16* y) { y[threadIdx.x] = float(x[threadIdx.x]); }
+template __global__ void zoom<__bf16>(__bf16*, _Float16*);
+template __global__ void zoom<_Float16>(_Float16*, _Float16*);
 __global__ void shrink(float* x) { x[threadIdx.x] /= 2; }
 """
 
@@ -112,6 +115,8 @@ def test_kernels_by_their_names_in_the_source() -> None:
         "shapes::grow<float, 2>",
         "shapes::grow<float, 3>",
         "shrink",
+        "zoom<_Float16>",
+        "zoom<std::bfloat16_t>",
     ]
     x = np.ones(64, np.float32)
     simulator.launch(code, "shapes::grow<float, 3>", 1, 64, [x])
