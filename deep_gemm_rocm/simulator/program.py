@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from ..checks import is_int
 from .extent import Extent, three
 from .kernel_names import kernel_names, matching, source_name
 from .library import introspect, library
@@ -82,6 +83,8 @@ def launch(
         ValueError, TypeError: the arguments don't fit the kernel's.
         FileNotFoundError: the simulator isn't built.
     """
+    if not (is_int(dynamic_lds) and 0 <= dynamic_lds < 2**32):
+        raise ValueError(f"dynamic_lds: expected a number of bytes below 2**32, got {dynamic_lds!r}")
     image = read_image(code_object)
     symbol = kernel_symbol(image, kernel)
     with loaded_kernel(image, symbol) as function:

@@ -80,6 +80,9 @@ def test_dynamic_lds(code: bytes) -> None:
     np.testing.assert_array_equal(x, np.arange(256)[::-1])
     with pytest.raises(simulator.SimulatorError, match="LDS"):
         simulator.launch(code, "reverse", 1, 256, [x], dynamic_lds=65537)
+    for lds in (-1, 2**32 + 1024, 1024.5):
+        with pytest.raises(ValueError, match="dynamic_lds: expected a number of bytes"):
+            simulator.launch(code, "reverse", 1, 256, [x], dynamic_lds=lds)
 
 
 @pytest.mark.parametrize(
