@@ -373,7 +373,9 @@ def test_vectors() -> None:
 
 
 DEVICE = """
+#include <hip/hip_bf16.h>
 #include <hip/hip_cooperative_groups.h>
+#include <hip/hip_fp16.h>
 #include <hip/hip_runtime.h>
 namespace cg = cooperative_groups;
 
@@ -393,6 +395,15 @@ extern "C" __global__ void shuffles(const int* x, int* out, double* d) {
   to[7] = tile.all(v < 100) + 2 * tile.any(v == 40);
   d[lane] = __shfl_xor((double)v + 0.25, 1);
 }
+extern "C" __global__ void some_lanes(const int* x, unsigned long long* out) {
+  int lane = threadIdx.x, v = x[lane];
+  unsigned long long* to = out + 8 * lane;
+  if (v % 3 != 0) return;
+  cg::coalesced_group group = cg::coalesced_threads();
+  to[0] = group.size(), to[1] = group.thread_rank(), to[2] = group.shfl(v, 0), to[3] = group.shfl(v, v);
+  to[4] = group.shfl_up(v, 2), to[5] = group.shfl_down(v, 2), to[6] = group.ballot(v & 1);
+  to[7] = group.any(v == 63) + 2 * group.all(v != 62);
+}
 extern "C" __global__ void counts(int* i, unsigned* u, float* f, double* d, unsigned long long* l) {
   atomicAdd(i, 2), atomicMax(i + 1, (int)threadIdx.x), atomicMin(i + 2, -(int)threadIdx.x), atomicSub(i + 3, 1);
   atomicOr(u, 1u << threadIdx.x % 32), atomicInc(u + 1, 9), atomicXor(u + 2, threadIdx.x);
@@ -400,6 +411,9 @@ extern "C" __global__ void counts(int* i, unsigned* u, float* f, double* d, unsi
   unsigned seen = u[3], old;
   do { old = seen; seen = atomicCAS(u + 3, old, old + 3); } while (seen != old);
   f[2 + threadIdx.x] = __syncthreads_count(threadIdx.x % 3 == 0) + (__syncthreads_or(threadIdx.x == 9) ? 0.5f : 0);
+}
+extern "C" __global__ void pairs(__half2* h, __hip_bfloat162* b) {
+  unsafeAtomicAdd(h, __half2(1, -0.5f)), unsafeAtomicAdd(b, __hip_bfloat162(0.5f, threadIdx.x % 2));
 }
 extern "C" __global__ void bits(const unsigned* x, unsigned* out) {
   unsigned v = x[threadIdx.x], *to = out + 8 * threadIdx.x;
@@ -464,6 +478,25 @@ def test_shuffles_and_ballots() -> None:
     np.testing.assert_array_equal(d, x[lane ^ 1] + 0.25)
 
 
+def test_groups_of_some_lanes() -> None:
+    x = RNG.permutation(64).astype(np.int32)
+    out = np.zeros((64, 8), np.uint64)
+    simulator.launch(_device_code(), "some_lanes", 1, 64, [x, out])
+    group = x[x % 3 == 0]
+    rank = np.arange(group.size)
+    expected = [
+        np.full(group.size, group.size),
+        rank,
+        np.full(group.size, group[0]),
+        group[group % group.size],
+        group[np.where(rank >= 2, rank - 2, rank)],
+        group[np.where(rank + 2 < group.size, rank + 2, rank)],
+        np.full(group.size, (group & 1) @ (1 << rank)),
+        np.full(group.size, 3),
+    ]
+    np.testing.assert_array_equal(out[x % 3 == 0], np.stack(expected, 1).astype(np.uint64))
+
+
 def test_atomics() -> None:
     i, u = np.array([0, 0, 0, 0], np.int32), np.zeros(4, np.uint32)
     f, d, large = np.zeros(2 + 256, np.float32), np.zeros(1), np.zeros(1, np.uint64)
@@ -474,6 +507,9 @@ def test_atomics() -> None:
     np.testing.assert_array_equal(f[2:], np.full(256, 86.5))
     assert d[0] == 512
     assert large[0] == 512 << 33
+    h, b = torch.zeros(2, dtype=torch.float16), torch.zeros(2, dtype=torch.bfloat16)
+    simulator.launch(_device_code(), "pairs", 2, 64, [h, b])
+    assert (h.tolist(), b.tolist()) == ([128, -64], [64, 64])
 
 
 def test_bits() -> None:

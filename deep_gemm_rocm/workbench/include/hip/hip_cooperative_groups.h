@@ -104,11 +104,46 @@ class coalesced_group {
   __HIP_DEVICE__ unsigned size() const { return unsigned(__popcll(lanes_)); }
   __HIP_DEVICE__ unsigned num_threads() const { return size(); }
   __HIP_DEVICE__ unsigned thread_rank() const { return unsigned(__popcll(lanes_ & ((1ull << __lane_id()) - 1))); }
+  // Ranks wrap around; those of shfl_up and shfl_down stay within the group, as in tiles.
+  template <class T>
+  __HIP_DEVICE__ T shfl(T value, int rank) const { return __shfl(value, lane_of(unsigned(rank) % size())); }
+  template <class T>
+  __HIP_DEVICE__ T shfl_up(T value, unsigned delta) const {
+    const unsigned rank = thread_rank();
+    return __shfl(value, lane_of(delta > rank ? rank : rank - delta));
+  }
+  template <class T>
+  __HIP_DEVICE__ T shfl_down(T value, unsigned delta) const {
+    const unsigned rank = thread_rank();
+    return __shfl(value, lane_of(delta >= size() - rank ? rank : rank + delta));
+  }
+  // A bit for each rank.
+  __HIP_DEVICE__ unsigned long long ballot(int predicate) const {
+    const unsigned long long agreeing = ballot_of_lanes(predicate);
+    unsigned long long ranks = 0, bit = 1;
+    for (unsigned long long rest = lanes_; rest != 0; rest &= rest - 1, bit <<= 1)
+      if ((agreeing & rest & -rest) != 0) ranks |= bit;
+    return ranks;
+  }
   __HIP_DEVICE__ unsigned long long ballot_of_lanes(int predicate) const { return __ballot(predicate) & lanes_; }
   __HIP_DEVICE__ int any(int predicate) const { return ballot_of_lanes(predicate) != 0; }
   __HIP_DEVICE__ int all(int predicate) const { return ballot_of_lanes(!predicate) == 0; }
 
  private:
+  // The lane of a rank: by halves, the one below which so many of the group are.
+  __HIP_DEVICE__ int lane_of(unsigned rank) const {
+    unsigned long long rest = lanes_;
+    int lane = 0;
+    for (int half = 32; half != 0; half /= 2) {
+      const unsigned below = unsigned(__popcll(rest & ((1ull << half) - 1)));
+      if (rank < below) continue;
+      rank -= below;
+      rest >>= half;
+      lane += half;
+    }
+    return lane;
+  }
+
   unsigned long long lanes_;
 };
 __HIP_INLINE_DEVICE__ coalesced_group coalesced_threads() { return coalesced_group(__activemask()); }

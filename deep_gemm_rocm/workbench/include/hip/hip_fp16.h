@@ -164,3 +164,7 @@ __HIP_FUNCTION(rint, rintf)
 __HIP_H __half hrcp(__half x) { return __half(1.0f / float(x.data)); }
 __HIP_H __half2 h2rcp(__half2 x) { return __half2(hrcp(x.x), hrcp(x.y)); }
 #undef __HIP_H
+
+__HIP_INLINE_DEVICE__ __half2 unsafeAtomicAdd(__half2* place, __half2 value) {
+  return __builtin_amdgcn_flat_atomic_fadd_v2f16(reinterpret_cast<__hip_native_half2*>(place), value.data);
+}
