@@ -19,6 +19,7 @@ from rich.table import Table
 
 from .. import simulator, workbench
 from ..jit import JitError
+from ..simulator.kernel_names import listed_names
 from ..workbench import measurements, report
 from .debug import Session, lanes_of
 
@@ -376,7 +377,7 @@ class _Program:
         if len(names) != 1:
             if not names:
                 raise ValueError(f"{path} has no kernels: it is no code object, and its name isn't that of HIP source")
-            raise ValueError(f"name the kernel with --kernel: the file has {', '.join(sorted(names.values()))}")
+            raise ValueError(f"name the kernel with --kernel: the file has {listed_names(names)}")
         return cls(image, next(iter(names.values())))
 
 

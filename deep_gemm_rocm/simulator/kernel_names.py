@@ -47,6 +47,12 @@ def matching(names: Mapping[str, str], wanted: str) -> list[str]:
     return [symbol for symbol, name in names.items() if wanted in (name, name.partition("<")[0])]
 
 
+def listed_names(names: Mapping[str, str]) -> str:
+    """The names in the source; kernels that share one (overloads) by their symbols, which tell them apart."""
+    in_source = list(names.values())
+    return ", ".join(sorted(name if in_source.count(name) == 1 else symbol for symbol, name in names.items()))
+
+
 @functools.cache
 def _demangled(symbol: str) -> str:
     if not symbol.startswith("_Z"):

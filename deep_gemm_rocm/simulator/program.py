@@ -16,7 +16,7 @@ import torch
 
 from ..checks import is_int
 from .extent import Extent, three
-from .kernel_names import kernel_names, matching, source_name
+from .kernel_names import kernel_names, listed_names, matching, source_name
 from .library import introspect, library
 from .source_lines import Place, SourceLines, symbol_address
 
@@ -156,7 +156,7 @@ def kernel_symbol(image: bytes, kernel: str) -> str:
     if len(found) == 1 or not names:
         return found[0] if found else kernel
     problem = "is the name of several kernels" if found else "is no kernel of this code object"
-    raise SimulatorError(f"{kernel} {problem}; it has {', '.join(sorted(names.values()))}")
+    raise SimulatorError(f"{kernel} {problem}; it has {listed_names(names)}")
 
 
 def parameters_of(function: c_void_p) -> list[Parameter]:

@@ -126,6 +126,10 @@ def test_kernels_by_their_names_in_the_source() -> None:
         simulator.launch(code, "shapes::grow", 1, 64, [x])
     with pytest.raises(simulator.SimulatorError, match="grew is no kernel of this code object; it has shapes::grow"):
         simulator.launch(code, "grew", 1, 64, [x])
+    overloads = workbench.compile("__global__ void f(int*) {} __global__ void f(float*) {} __global__ void g() {}")
+    with pytest.raises(simulator.SimulatorError, match="f is the name of several kernels; it has _Z1fPf, _Z1fPi, g"):
+        simulator.launch(overloads, "f", 1, 64, [x])
+    simulator.launch(overloads, "_Z1fPf", 1, 64, [x])
 
 
 def test_the_compile_command(tmp_path: Path, source: Path) -> None:
