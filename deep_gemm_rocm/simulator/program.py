@@ -20,7 +20,7 @@ from .kernel_names import kernel_names, listed_names, matching, source_name
 from .library import introspect, library
 from .source_lines import Place, SourceLines, symbol_address
 
-Argument: TypeAlias = "np.ndarray | torch.Tensor | int | float | bool | ctypes._SimpleCData[Any] | None"
+Argument: TypeAlias = "np.ndarray | np.generic | torch.Tensor | int | float | bool | ctypes._SimpleCData[Any] | None"
 
 
 class SimulatorError(RuntimeError):
@@ -69,9 +69,9 @@ def launch(
         grid: workgroups in x, y and z; an int is x.
         block: work-items of a workgroup in x, y and z; at most 1024 in total.
         args: one for each explicit argument of the kernel, laid out by its metadata. numpy arrays and torch CPU tensors
-            are passed by pointer and updated in place; the kernel may access no other memory. ints and floats are
-            converted to the argument's size (a float to 2, 4 or 8 bytes); ctypes scalars must have that size; None is a
-            null pointer.
+            are passed by pointer and updated in place; the kernel may access no other memory. ints and floats (Python's
+            or NumPy's) are converted to the argument's size (a float to 2, 4 or 8 bytes); ctypes scalars must have that
+            size; None is a null pointer.
         dynamic_lds: bytes of dynamic LDS; 64 KiB at most with those that the kernel declares.
         cooperative: whether the kernel synchronises its grid (``cooperative_groups::this_grid().sync()``); all
             workgroups must fit on the chip at once.
@@ -238,6 +238,8 @@ def _encode(index: int, value: Argument, parameter: Parameter) -> ctypes.Array[c
 
 
 def _bytes(name: str, value: Argument, size: int) -> bytes:
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, (np.ndarray, torch.Tensor)) or value is None:
         if size != 8:
             raise TypeError(f"{name}: the kernel takes {size} bytes by value, got {type(value).__name__}")
@@ -255,7 +257,10 @@ def _bytes(name: str, value: Argument, size: int) -> bytes:
     if isinstance(value, float):
         if size not in (2, 4, 8):
             raise TypeError(f"{name}: the kernel takes {size} bytes, which no float has")
-        return struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], value)
+        try:
+            return struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], value)
+        except OverflowError:
+            raise ValueError(f"{name}: {value} doesn't fit a float of {size} bytes") from None
     raise TypeError(
         f"{name}: expected an array, a tensor, a number, a ctypes scalar or None, got {type(value).__name__}"
     )

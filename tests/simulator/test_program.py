@@ -58,7 +58,7 @@ def test_path_and_ctypes_scalars(code: bytes, tmp_path: Path) -> None:
 
 def test_views_keep_to_their_elements(code: bytes) -> None:
     whole = np.zeros(10, np.int32)
-    simulator.launch(code, "past_the_end", 1, 1, [whole[2:5], 2])
+    simulator.launch(code, "past_the_end", 1, 1, [whole[2:5], np.int8(2)])
     np.testing.assert_array_equal(np.flatnonzero(whole), [4])
     with pytest.raises(simulator.SimulatorError, match=r"past_the_end.*outside"):
         simulator.launch(code, "past_the_end", 1, 1, [whole[2:5], 3])
@@ -90,6 +90,12 @@ def test_dynamic_lds(code: bytes) -> None:
     [
         ("scale", [], ValueError, "takes 6 arguments, got 0"),
         ("is_null", [1.5, None], TypeError, r"args\[0\]: expected an array, a tensor, an address or None"),
+        (
+            "past_the_end",
+            [np.zeros(1, np.int32), 1e39],
+            ValueError,
+            r"args\[1\]: 1e\+39 doesn't fit a float of 4 bytes",
+        ),
         (
             "past_the_end",
             [np.zeros(1, np.int32), 2**40],
