@@ -718,10 +718,16 @@ def test_symbols(hip, library, out):
         hip.hipGetSymbolAddress(byref(address), out)
 
 
-def test_managed_variables(hip, library):
+def test_managed_variables(hip, compiler, library):
     assert library.read_managed() == 10
     assert library.launch_add_to_managed(5) == 0, hip.last_message()
     assert library.read_managed() == 15
+    module = hip.load(compiler.code_object(LIBRARY))  # without the host's code
+    hip.launch(hip.function(module, "add_to_managed"), 1, 1, c_int(7))
+    address, size = hip.variable(module, "managed")
+    assert size == 8
+    assert hip.download(address, np.zeros(2, np.int32)).tolist() == [17, 20]
+    hip.hipModuleUnload(module)
 
 
 def test_functions_of_compiled_host_code(hip, library):

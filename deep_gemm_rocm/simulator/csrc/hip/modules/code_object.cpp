@@ -203,6 +203,17 @@ const GlobalVariable* CodeObject::find_global(const std::string& name) const {
   return found == globals_.end() ? nullptr : &found->second;
 }
 
+void CodeObject::place_managed_variables() {
+  for (const auto& [name, memory] : globals_) {
+    const size_t length = name.rfind(".managed");
+    if (length == std::string::npos || length + std::strlen(".managed") != name.size()) continue;
+    const auto pointer = globals_.find(name.substr(0, length));
+    if (pointer == globals_.end() || pointer->second.size != sizeof(void*)) continue;
+    std::memcpy(pointer->second.address, &memory.address, sizeof(void*));
+    pointer->second = memory;
+  }
+}
+
 std::string CodeObject::some_kernel_names() const {
   constexpr size_t most = 8, longest = 100;
   std::string names;

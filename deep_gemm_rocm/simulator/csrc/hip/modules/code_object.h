@@ -70,6 +70,10 @@ class CodeObject {
   CodeObject(const CodeObject&) = delete;
   CodeObject& operator=(const CodeObject&) = delete;
 
+  // The device reads a __managed__ variable `x` through the pointer `x`; its initial value is `x.managed`. Compiled host
+  // code has memory for it. Without such, this lets the pointer point to the initial value, and `x` name that.
+  void place_managed_variables();
+
   // Null where there is no such kernel or variable.
   const KernelInfo* find_kernel(const std::string& name) const;
   const GlobalVariable* find_global(const std::string& name) const;

@@ -37,7 +37,9 @@ Handles<Function>& functions() {
 
 hipModule_t load(Bytes image) {
   auto module = std::make_shared<Module>();
-  module->code = std::make_shared<CodeObject>(code_object_for_device(image));
+  auto code = std::make_shared<CodeObject>(code_object_for_device(image));
+  code->place_managed_variables();
+  module->code = std::move(code);
   return modules().add(std::move(module));
 }
 
