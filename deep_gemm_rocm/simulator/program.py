@@ -20,7 +20,11 @@ from .kernel_names import kernel_names, listed_names, matching, source_name
 from .library import introspect, library
 from .source_lines import Place, SourceLines, symbol_address
 
-Argument: TypeAlias = "np.ndarray | np.generic | torch.Tensor | int | float | bool | ctypes._SimpleCData[Any] | None"
+_CData = ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array
+Argument: TypeAlias = (
+    "np.ndarray | np.generic | torch.Tensor | int | float | bool"
+    " | ctypes._SimpleCData[Any] | ctypes.Structure | ctypes.Union | ctypes.Array[Any] | None"
+)
 
 
 class SimulatorError(RuntimeError):
@@ -70,8 +74,8 @@ def launch(
         block: work-items of a workgroup in x, y and z; at most 1024 in total.
         args: one for each explicit argument of the kernel, laid out by its metadata. numpy arrays and torch CPU tensors
             are passed by pointer and updated in place; the kernel may access no other memory. ints and floats (Python's
-            or NumPy's) are converted to the argument's size (a float to 2, 4 or 8 bytes); ctypes scalars must have that
-            size; None is a null pointer.
+            or NumPy's) are converted to the argument's size (a float to 2, 4 or 8 bytes). ctypes scalars, structures
+            and arrays are passed by value and must have that size. None is a null pointer.
         dynamic_lds: bytes of dynamic LDS; 64 KiB at most with those that the kernel declares.
         cooperative: whether the kernel synchronises its grid (``cooperative_groups::this_grid().sync()``); all
             workgroups must fit on the chip at once.
@@ -244,7 +248,7 @@ def _bytes(name: str, value: Argument, size: int) -> bytes:
         if size != 8:
             raise TypeError(f"{name}: the kernel takes {size} bytes by value, got {type(value).__name__}")
         return (0 if value is None else _memory(name, value)[0]).to_bytes(8, "little")
-    if isinstance(value, ctypes._SimpleCData):
+    if isinstance(value, _CData):
         if ctypes.sizeof(value) != size:
             raise ValueError(
                 f"{name}: the kernel takes {size} bytes, got {type(value).__name__} of {ctypes.sizeof(value)}"
@@ -262,7 +266,7 @@ def _bytes(name: str, value: Argument, size: int) -> bytes:
         except OverflowError:
             raise ValueError(f"{name}: {value} doesn't fit a float of {size} bytes") from None
     raise TypeError(
-        f"{name}: expected an array, a tensor, a number, a ctypes scalar or None, got {type(value).__name__}"
+        f"{name}: expected an array, a tensor, a number, a value of ctypes or None, got {type(value).__name__}"
     )
 
 

@@ -18,6 +18,14 @@ extern "C" __global__ void scale(const float* x, float* y, int n, double factor,
   int i = __builtin_amdgcn_workgroup_id_x() * 64 + __builtin_amdgcn_workitem_id_x();
   if (i < n) y[i] = x[i * step] * factor + offset;
 }
+struct Line {
+  float slope;
+  double at_zero[2];
+};
+extern "C" __global__ void on_line(float* y, Line line) {
+  int i = __builtin_amdgcn_workitem_id_x();
+  y[i] = line.slope * i + line.at_zero[1];
+}
 extern "C" __global__ void nothing() {}
 extern "C" __global__ void is_null(const float* p, int* answer) { *answer = p == nullptr; }
 extern "C" __global__ void past_the_end(int* p, int i) { p[i] = 1; }
@@ -54,6 +62,17 @@ def test_path_and_ctypes_scalars(code: bytes, tmp_path: Path) -> None:
         path, "scale", (1, 1, 1), (64,), [x, y, ctypes.c_int(3), ctypes.c_double(2), 0.0, ctypes.c_byte(1)]
     )
     np.testing.assert_array_equal(y, 2 * x)
+
+
+def test_structures_by_value(code: bytes) -> None:
+    class Line(ctypes.Structure):
+        _fields_ = (("slope", ctypes.c_float), ("at_zero", 2 * ctypes.c_double))
+
+    y = np.zeros(64, np.float32)
+    simulator.launch(code, "on_line", 1, 64, [y, Line(0.5, (0, 3))])
+    np.testing.assert_array_equal(y, 0.5 * np.arange(64) + 3)
+    with pytest.raises(ValueError, match=r"args\[1\]: the kernel takes 24 bytes, got c_double_Array_2 of 16"):
+        simulator.launch(code, "on_line", 1, 64, [y, (2 * ctypes.c_double)(1, 2)])
 
 
 def test_views_keep_to_their_elements(code: bytes) -> None:
