@@ -24,6 +24,6 @@ def checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture
-def sanitize(monkeypatch: pytest.MonkeyPatch) -> None:
+def sanitizer_at_level_1(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets DG_SIM_SANITIZE to 1, instead of the environment's or the default level."""
     monkeypatch.setenv("DG_SIM_SANITIZE", "1")

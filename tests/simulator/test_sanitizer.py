@@ -18,7 +18,7 @@ from helpers.simulated_hip import Compiler, Hip, HipCallError
 from deep_gemm_rocm import simulator
 from deep_gemm_rocm.simulator.program import disassemble_kernel
 
-pytestmark = pytest.mark.usefixtures("sanitize")
+pytestmark = pytest.mark.usefixtures("sanitizer_at_level_1")
 
 
 @dataclass

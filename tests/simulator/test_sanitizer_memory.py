@@ -15,7 +15,7 @@ from helpers.simulated_hip import DEVICE_TO_DEVICE, HOST_TO_DEVICE, Compiler, Hi
 
 from deep_gemm_rocm import simulator
 
-pytestmark = pytest.mark.usefixtures("sanitize")
+pytestmark = pytest.mark.usefixtures("sanitizer_at_level_1")
 
 
 # ---- Memory that isn't the kernel's ----

@@ -11,7 +11,7 @@ from helpers.assembly import program
 from helpers.sanitizer import BARRIER, DEFINE_LDS, LDS_BYTES, PLACE, PROLOGUE, launch_with_buffer
 from helpers.simulated_hip import Compiler, Hip, HipCallError
 
-pytestmark = pytest.mark.usefixtures("sanitize")
+pytestmark = pytest.mark.usefixtures("sanitizer_at_level_1")
 
 
 # ---- Races between workgroups ----
