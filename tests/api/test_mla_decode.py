@@ -71,23 +71,25 @@ def test_long():
     tokens_q=st.integers(1, 4),
     heads=st.integers(1, 24),
     num_splits=st.none() | st.integers(1, 5),
-    page_size=st.sampled_from([32, 32, 5, 24]),
+    page_size=st.sampled_from([32, 32, 3, 48]),  # those of CASES, which have kernels of their own
     seed=st.integers(0, 99),
 )
 def test_any_shape(lens, tokens_q, heads, num_splits, page_size, seed):
     Latent(tuple(lens), heads=heads, tokens_q=tokens_q, page_size=page_size, seed=seed).run(num_splits)
 
 
-def test_pages_of_any_size_give_the_same_bits():
+@pytest.mark.parametrize(
+    "page_size", [1, 3, 48, *(pytest.param(size, marks=pytest.mark.slow) for size in (7, 40, 200))]
+)
+def test_pages_of_any_size_give_the_same_bits(page_size):
     """Keys are the same, whatever their pages are."""
-    problem = Latent((100,))
+    problem = Latent((100,), tokens_q=2)
     expected, _ = problem.run(2)
-    for page_size in (1, 7, 40, 200):
-        pages = -(-100 // page_size)
-        padded = torch.nn.functional.pad(problem.k[0][:, 0], (0, 0, 0, pages * page_size - 100), value=torch.nan)
-        problem.k_cache = padded.view(pages, page_size, 1, 576).flip(0)
-        problem.block_table = torch.arange(pages).int().flip(0)[None]
-        assert torch.equal(problem.run(2)[0], expected)
+    pages = -(-100 // page_size)
+    padded = torch.nn.functional.pad(problem.k[0][:, 0], (0, 0, 0, pages * page_size - 100), value=torch.nan)
+    problem.k_cache = padded.view(pages, page_size, 1, 576).flip(0)
+    problem.block_table = torch.arange(pages).int().flip(0)[None]
+    assert torch.equal(problem.run(2)[0], expected)
 
 
 @pytest.mark.parametrize("num_splits", [None, 1, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -138,16 +139,21 @@ def test_the_factor_scales_keys_and_values(dtype, num_splits):
     Problem("e4m3", (70,), descale=0.03, dtype=dtype).run(num_splits)
 
 
-@pytest.mark.parametrize("dtype", [FNUZ, OCP], ids=["fnuz", "ocp"])
 @layouts
 @pytest.mark.parametrize(
-    "case",
-    [
-        {"lens": (100, 0, 33, 5)},
-        {"lens": (130, 65), "heads": 70, "page_size": 64},
-        pytest.param({"lens": (70, 3), "heads": 5, "tokens_q": 8, "page_size": 1}, marks=pytest.mark.slow),
-    ],
-    ids=range(3),
+    ("dtype", "case"),
+    some(
+        itertools.product(
+            (FNUZ, OCP),
+            (
+                {"lens": (100, 0, 33, 5)},
+                {"lens": (130, 65), "heads": 70, "page_size": 64},
+                {"lens": (70, 3), "heads": 5, "tokens_q": 8, "page_size": 1},
+            ),
+        ),
+        3,
+    ),
+    ids=[f"{name}-{case}" for name in ("fnuz", "ocp") for case in range(3)],
 )
 def test_fp8_queries(layout, case, dtype):
     Problem(layout, **case, dtype=dtype, q_descale=0.007).run()

@@ -74,7 +74,10 @@ def rows_contiguous(x: torch.Tensor) -> torch.Tensor:
     return storage[..., :rows].copy_(x.mT)
 
 
-@pytest.mark.parametrize(("groups", "m", "n", "k"), [(33, 64, 136, 128), (7, 34, 70, 104), (130, 16, 24, 8)])
+@pytest.mark.parametrize(
+    ("groups", "m", "n", "k"),
+    [pytest.param(33, 64, 136, 128, marks=pytest.mark.slow), (7, 34, 70, 104), (130, 16, 24, 8)],
+)
 def test_shapes(groups, m, n, k):
     Problem(groups, m, n, k).run()
     Problem(groups, m, n, k, True).run(in_place=True)

@@ -503,7 +503,9 @@ class Indexer(torch.nn.Module):
 
 
 @pytest.mark.parametrize("module", [Projection, Attention, Indexer])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", *(pytest.param(name, marks=pytest.mark.slow) for name in ("eager", "inductor"))]
+)
 def test_a_module_compiles_whole(module, backend):
     module = module()
     compiled = torch.compile(module, fullgraph=True, backend=backend)

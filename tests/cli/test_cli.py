@@ -206,7 +206,9 @@ def test_attention_demo_measures_and_checks(invoke, small_attention):
     assert "as close to the exact result" in result.output
 
 
-@pytest.mark.parametrize("function", ["flash_attention", "flash_attention_decode"])
+@pytest.mark.parametrize(
+    "function", [pytest.param("flash_attention", marks=pytest.mark.slow), "flash_attention_decode"]
+)
 def test_attention_demo_fails_on_a_wrong_result(invoke, small_attention, monkeypatch, function):
     right = getattr(attention_demo, function)
 

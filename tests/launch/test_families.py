@@ -314,6 +314,7 @@ RARE = {
     "attention of packed tokens", "attention of other queries to pages", "merged states",
     "GEMM in int4 and FP8", "GEMM in FP4 and FP8", "GEMM with a new result", "GEMM in place",
     "masked GEMM in bf16", "GEMM of a transposed weight", "logits of other queries and keys",
+    "experts of parts of blocks", "GEMM in bf16",
 }  # fmt: skip
 
 
