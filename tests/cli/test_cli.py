@@ -100,6 +100,7 @@ def test_demo_measures_and_checks(invoke, small, tmp_path):
     assert all(name.startswith("cast") for name in kept), kept
 
 
+@pytest.mark.slow
 def test_demo_fails_on_a_wrong_result(invoke, small, monkeypatch):
     gemm_fp8 = demo.gemm_fp8
 
@@ -195,6 +196,7 @@ def small_attention(monkeypatch):
     monkeypatch.setattr(attention_demo, "_CONTEXTS", (130, 1))
 
 
+@pytest.mark.slow
 def test_attention_demo_measures_and_checks(invoke, small_attention):
     jit.forget()
     result = invoke("demo", "--attention")

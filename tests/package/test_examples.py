@@ -47,6 +47,7 @@ def test_experts_are_saved_loaded_and_moved(moe):
     assert {buffer.device.type for buffer in experts.to("meta").buffers()} == {"meta"}
 
 
+@pytest.mark.slow
 def test_moes_exit_status_tells_whether_it_was_right(moe, monkeypatch):
     assert "differs from plain torch by" in run_example("moe.py")  # which expects 0
     for wrong in (0, torch.nan):
@@ -64,7 +65,7 @@ def decoder_layer(monkeypatch):
     return decoder_layer
 
 
-@pytest.mark.parametrize("model", ["DeepSeek-V3", "Qwen3-235B-A22B"])
+@pytest.mark.parametrize("model", ["DeepSeek-V3", pytest.param("Qwen3-235B-A22B", marks=pytest.mark.slow)])
 def test_decoder_layers_are_what_plain_torch_makes(decoder_layer, model):
     sizes = decoder_layer.FULL[model].cut(16)
     assert decoder_layer.difference(sizes, sequences=3, prompt=66, device="cpu") < 3e-3
@@ -141,6 +142,7 @@ def test_experts_of_several_processes(processes):
     assert all("differs from plain torch by" in line for line in printed)
 
 
+@pytest.mark.slow
 def test_arrays_of_hip_python():
     printed = run_example("hip_python.py").splitlines()
     assert [line.partition(":")[0] for line in printed] == ["launched", "replayed"]
