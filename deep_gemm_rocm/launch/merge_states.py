@@ -10,12 +10,12 @@ import torch
 
 from ..jit import Request
 from ..problems.arguments import Argument
+from ..problems.layout import TYPES
 from .attention import HeadsTensor
 from .launch import Launch, Sizes
 
 VECTOR = 8  # values of a lane
 _MOST_VECTORS = 2**31  # kernels count them with 32 bits
-_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 class LogSums(Structure):
@@ -70,7 +70,7 @@ def merge_states_launch(
     """
     out = states["out"]
     *batch, tokens, heads, width = out.shape
-    name_of_type = _TYPES[out.dtype]
+    name_of_type = TYPES[out.dtype]
     request = Request(
         "merge_states.hip.j2", {"type": name_of_type, "kernel_name": f"merge_attention_states_{name_of_type}"}
     )

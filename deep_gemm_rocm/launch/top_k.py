@@ -8,11 +8,10 @@ import torch
 
 from ..jit import Request
 from ..problems.arguments import present
+from ..problems.layout import TYPES
 from ..problems.sequences import compiled_page_size
 from ..runtime import settings
 from .launch import Launch, Sizes
-
-_TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
 class TopKArguments(Structure):
@@ -84,7 +83,7 @@ def top_k_launch(
         sequences=("sequences", sequences),
         out=("out", out),
     )
-    type_, compiled = _TYPES[logits.dtype], compiled_page_size(page_size)
+    type_, compiled = TYPES[logits.dtype], compiled_page_size(page_size)
     name = f"top_k_{type_}_pages{compiled}" if compiled else f"top_k_{type_}"
     request = Request("top_k.hip.j2", {"type": type_, "page_size": compiled, "kernel_name": name})
     has_pages = block_table is not None
