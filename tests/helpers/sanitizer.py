@@ -1,4 +1,4 @@
-"""What the sanitizer's tests share."""
+"""Assembly, launches and the form of reports for the sanitizer's tests."""
 
 from __future__ import annotations
 

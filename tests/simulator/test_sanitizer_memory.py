@@ -361,7 +361,7 @@ KERNEL from_lds_wide(Wide* x, Wide* y) { copy_from_lds(y); }
 KERNEL to_lds_narrow(Narrow* x, Narrow* y) { copy_to_lds(x, y); }
 KERNEL to_lds_wide(Wide* x, Wide* y) { copy_to_lds(x, y); }
 
-// What is padding of a Wide is the second number here.
+// The second number is in the place of a Wide's padding.
 typedef int Numbers __attribute__((ext_vector_type(4)));
 KERNEL use_number(const Numbers* x, int* y) { Numbers n = x[item()]; y[item()] = n.x + n.z + n.w; }
 KERNEL use_padding(const Numbers* x, int* y) { Numbers n = x[item()]; y[item()] = n.x + n.y; }

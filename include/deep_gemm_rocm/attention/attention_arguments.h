@@ -17,7 +17,7 @@ struct HeadsTensor {
   }
 };
 
-// What shares a descale factor of FP8 keys and values: nothing has one, each head has one, or each token of each head.
+// FP8 keys and values have no descale factors, one for each head, or one for each token of each head.
 // Factors of heads may also differ between sequences and between blocks of 128 tokens.
 enum class Factors { kNone, kHeads, kTokens };
 

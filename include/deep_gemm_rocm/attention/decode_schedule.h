@@ -123,8 +123,8 @@ class DecodeSchedule {
     return {begin, max(ceil_div(context, Shape::kBlockK), begin)};
   }
 
-  // What a lane holds of one of 64 neighbouring sequences: its tokens, its length on the line for one head of keys, and
-  // where that ends if the sequence of lane 0 begins at 0.
+  // Each lane holds one of 64 neighbouring sequences: its tokens, its length on the line for one head of keys, and where
+  // that ends if the sequence of lane 0 begins at 0.
   struct SequenceOfLane {
     int tokens, length, end;
   };
