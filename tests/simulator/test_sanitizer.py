@@ -503,6 +503,22 @@ LDS_RACES = [
         ["race: lane 0 writes byte 1 of LDS"],
         block=128,
     ),
+    *(
+        Case(
+            f"lds_wave_{wave}_reads_before_two_writers_of_one_value",
+            DEFINE_LDS
+            + BARRIER
+            + f"\nv_and_b32_e32 v3, 0xff, v1\nv_mov_b32_e32 v2, 0\nv_mov_b32_e32 v9, 1\n{compare} vcc, 63, v0\n"
+            + "s_and_saveexec_b64 s[8:9], vcc\nds_read_b32 v2, v3\ns_mov_b64 exec, s[8:9]\ns_waitcnt lgkmcnt(0)\n@\n"
+            + "ds_write_b32 v3, v9"
+            + STORE_V2,
+            "",
+            BARRIER,
+            ["race: lane 0 "],
+            block=128,
+        )
+        for wave, compare in enumerate(["v_cmp_ge_u32_e32", "v_cmp_lt_u32_e32"])
+    ),
     Case(
         "lds_neighbouring_bytes",
         "v_mov_b32_e32 v9, v0\nv_and_b32_e32 v4, 63, v0\nv_lshlrev_b32_e32 v4, 2, v4\nv_lshrrev_b32_e32 v3, 6, v0\n"

@@ -93,7 +93,8 @@ LdsWatch::Conflict LdsWatch::first_conflict(const Access& access, uint32_t begin
     if (is_foreign(mark, access.wave) && !repeats && !reads_own && !both_atomic && !before_swap)
       return {Conflict::Kind::race, byte, mark & wave_mask, write_sites_[place], true};
     if (!access.writes || access.compares || !is_current(reads_[place])) continue;
-    const uint32_t readers = reads_[place] & 0xFFFF & ~self & ~(repeats ? writers_of(place) : 0);
+    const uint32_t unharmed = repeats && !(mark & read_before_bit) ? writers_of(place) : 0;
+    const uint32_t readers = reads_[place] & 0xFFFF & ~self & ~unharmed;
     if (readers == 0) continue;
     const auto reader = uint32_t(__builtin_ctz(readers));
     return {Conflict::Kind::race, byte, reader, read_sites_of(reader)[place], false};
@@ -117,7 +118,8 @@ void LdsWatch::record(const Access& access, const Places& begins, size_t first) 
       uint32_t joined = 0;
       for (uint32_t i = 0; i < count; ++i) joined |= is_foreign(write[i], wave);
       for (uint32_t i = 0; i < count && joined; ++i) join(mark_of(begins[place]) + i, wave);
-      for (uint32_t i = 0; i < count; ++i) write[i] = written | (joined ? write[i] & several_bit : 0);
+      for (uint32_t i = 0; i < count; ++i)
+        write[i] = written | read_before(write[i], read[i], wave) | (joined ? write[i] & several_bit : 0);
     }
   });
 }

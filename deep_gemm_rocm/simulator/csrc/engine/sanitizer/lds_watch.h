@@ -2,7 +2,8 @@
 // are to whole dwords, one mark stands for four bytes, which is faster.
 //
 // Waves that store the same value to the same place don't race: the order makes no difference, and compilers let waves
-// do the same work. A plain read doesn't race with a compare-and-swap either: compare-and-swap loops begin with one.
+// do the same work. It does make one to a wave that has read the place before. A plain read doesn't race with a
+// compare-and-swap either: compare-and-swap loops begin with one.
 #pragma once
 
 #include <memory>
@@ -72,11 +73,17 @@ class LdsWatch {
   static constexpr uint32_t wave_mask = 15, atomic_bit = 16, unfinished_bit = 32;
   static constexpr uint32_t several_bit = 64;  // several waves: atomics, or stores of the same value
   static constexpr uint32_t compares_bit = 128;
+  static constexpr uint32_t read_before_bit = 256;  // the first wave that wrote had read the byte before
   static constexpr uint32_t last_epoch = 0xFFFF;
 
   bool is_current(uint32_t mark) const { return mark >> 16 == epoch_; }
   bool is_foreign(uint32_t write, uint32_t wave) const {
     return is_current(write) && ((write ^ wave) & (wave_mask | several_bit)) != 0;
+  }
+  // The mark's read_before_bit after a write of the wave.
+  uint32_t read_before(uint32_t write, uint32_t read, uint32_t wave) const {
+    if (is_current(write)) return write & read_before_bit;
+    return is_current(read) && (read >> wave & 1) ? read_before_bit : 0;
   }
   // The waves that have stored the current value.
   uint32_t writers_of(uint32_t mark) const {
