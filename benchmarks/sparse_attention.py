@@ -18,6 +18,7 @@ from deep_gemm_rocm import simulator
 
 HEADS, TOP_K = 128, 2048
 INDEXER_HEADS, INDEXER_WIDTH = 64, 128
+INDEXER_TOKEN_BYTES = INDEXER_WIDTH + 4
 WIDTH, VALUE_WIDTH = 576, 512
 FP8_TOKEN_BYTES = 656
 BF16_FLOPS, HBM_BYTES = 708e6, 4300e3  # for each microsecond; AMD's sustained rates
@@ -40,6 +41,21 @@ def logits(queries: int, tokens: int) -> Profiled:
     ends = torch.arange(tokens - queries + 1, tokens + 1, dtype=torch.int32)
     weights = torch.ones(queries, INDEXER_HEADS)
     return kernels(lambda: dg.fp8_mqa_logits(q, keys, weights, torch.zeros_like(ends), ends, clean_logits=False))
+
+
+def paged_logits(sequences: int, tokens: int, *, has_schedule: bool) -> Profiled:
+    """A step of decoding; the schedule comes from a kernel before that of the logits."""
+    q = torch.zeros(sequences, 1, INDEXER_HEADS, INDEXER_WIDTH, dtype=torch.float8_e4m3fnuz)
+    cache = torch.zeros(sequences * tokens // PAGE, PAGE, 1, INDEXER_TOKEN_BYTES, dtype=torch.uint8)
+    weights = torch.ones(sequences, INDEXER_HEADS)
+    lengths = torch.full((sequences,), tokens, dtype=torch.int32)
+    table = torch.arange(len(cache), dtype=torch.int32).view(sequences, -1)
+
+    def call() -> torch.Tensor:
+        schedule = dg.get_paged_mqa_logits_metadata(lengths, PAGE, dg.get_num_sms()) if has_schedule else None
+        return dg.fp8_paged_mqa_logits(q, cache, weights, lengths, table, schedule, tokens)
+
+    return kernels(call)
 
 
 def top_k(rows: int, columns: int) -> Profiled:
@@ -114,6 +130,11 @@ def parts() -> Iterator[str]:
             limit = max(queries * products / BF16_FLOPS, queries * TOP_K * token_bytes / HBM_BYTES)
             name = f"{queries} sequences, 2048 of 32768 tokens, {'656-byte' if is_fp8 else 'bf16'} cache"
             yield row(name, sparse(queries, 2**15, queries, is_fp8=is_fp8), limit)
+    for sequences in (4, 64, 512):
+        limit = sequences * 8192 * INDEXER_TOKEN_BYTES / HBM_BYTES
+        for has_schedule in (False, True):
+            name = f"logits, {sequences} sequences of 8192 tokens{', and their schedule' if has_schedule else ''}"
+            yield row(name, paged_logits(sequences, 8192, has_schedule=has_schedule), limit)
     for rows, columns in ((512, 2**15), (64, 2**18)):
         yield row(f"top 2048, {rows} x {columns}", top_k(rows, columns), rows * columns * 4 / HBM_BYTES)
 

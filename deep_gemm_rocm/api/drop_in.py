@@ -155,7 +155,7 @@ def fp8_fp4_paged_mqa_logits(
     weights: torch.Tensor,
     context_lens: torch.Tensor,
     block_table: torch.Tensor,
-    schedule_meta: torch.Tensor,
+    schedule_meta: torch.Tensor | None,
     max_context_len: int,
     clean_logits: bool | torch.Tensor | None = False,
     logits_dtype: torch.dtype = torch.float32,

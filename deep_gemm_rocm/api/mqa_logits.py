@@ -14,6 +14,7 @@ from ..problems.arguments import Argument
 from ..problems.layout import FP8, Pair
 from ..problems.sequences import MAX_TOKENS, check_page_size, check_pages
 from ..problems.tensors import ALIGNMENT, check_data, check_form, check_one_device
+from ..runtime import settings
 
 HEADS = range(8, 129, 8)
 HEAD_DIMS = (32, 64, 128)
@@ -152,7 +153,7 @@ def fp8_paged_mqa_logits(
     weights: torch.Tensor,
     context_lens: torch.Tensor,
     block_table: torch.Tensor,
-    schedule_meta: torch.Tensor,
+    schedule_meta: torch.Tensor | None,
     max_context_len: int,
     clean_logits: bool = False,
     indices: torch.Tensor | None = None,
@@ -171,7 +172,8 @@ def fp8_paged_mqa_logits(
         context_lens: int32 [B, next_n], the number of keys that each query sees; or [B], the tokens of each sequence
             including its last next_n, of which query i sees the first ``context_len - next_n + 1 + i``.
         block_table: int32 [B, blocks of a sequence], rows contiguous.
-        schedule_meta: what ``get_paged_mqa_logits_metadata`` returned for ``context_lens``.
+        schedule_meta: what ``get_paged_mqa_logits_metadata`` returned for ``context_lens``; None if the kernel is to
+            share out its work itself, which takes less time than a kernel before it.
         max_context_len: columns of the result, up to 2^28.
         clean_logits: whether logits of keys that a query doesn't see are -inf; otherwise they are undefined.
         indices: int32 [B], checked and not used. In DeepGEMM, with next_n 1, neighbours with equal indices are tokens
@@ -232,25 +234,33 @@ def fp8_paged_mqa_logits(
         check_form("indices", indices, torch.int32, (batch,))
     columns = check_int("max_context_len", max_context_len, 0, MAX_TOKENS)
     check_bool("clean_logits", clean_logits)
-    check_form("schedule_meta", schedule_meta, torch.int32, (None, 2))
-    if len(schedule_meta) < 2 or not schedule_meta.is_contiguous():
-        raise ValueError(f"schedule_meta must be contiguous [num_sms + 1, 2], got shape {tuple(schedule_meta.shape)}")
     tensors = {
         "q": Argument("q", q),
         "cache": Argument("kv_cache", kv_cache),
         "weights": Argument("weights", weights),
         "context_lens": Argument("context_lens", context_lens),
         "block_table": Argument("block_table", block_table),
-        "schedule": Argument("schedule_meta", schedule_meta),
     }
+    if schedule_meta is not None:
+        _check_schedule(schedule_meta)
+        tensors["schedule"] = Argument("schedule_meta", schedule_meta)
     check_one_device(dict(tensors.values()))
     _check_logits_dtype(logits_dtype)
     shape = (batch * next_n, columns)
     logits = q.new_empty(shape, dtype=logits_dtype)
     if logits.numel() == 0 or len(kv_cache) == 0:
         return logits.fill_(-torch.inf) if clean_logits else logits, None
-    launch = paged_mqa_logits_launch(tensors, logits, contents, clean=clean_logits, shuffled=shuffled_keys)
+    units = settings.num_cus() if schedule_meta is None else len(schedule_meta) - 1
+    launch = paged_mqa_logits_launch(
+        tensors, logits, contents, num_workgroups=units, clean=clean_logits, shuffled=shuffled_keys
+    )
     return logits, launch
+
+
+def _check_schedule(schedule_meta: Any) -> None:
+    check_form("schedule_meta", schedule_meta, torch.int32, (None, 2))
+    if len(schedule_meta) < 2 or not schedule_meta.is_contiguous():
+        raise ValueError(f"schedule_meta must be contiguous [num_sms + 1, 2], got shape {tuple(schedule_meta.shape)}")
 
 
 def _check_logits_dtype(dtype: Any) -> None:

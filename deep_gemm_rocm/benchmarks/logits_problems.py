@@ -12,7 +12,6 @@ import torch
 from .. import testing
 from ..api import mqa_logits
 from ..problems.layout import FP8, ceil_div
-from ..runtime import settings
 from . import shapes
 from .problems import CHECKED_WHOLE, WrongResultError, copied, kernel_names, some_rows, to_meta
 from .shapes import AttentionShape
@@ -167,7 +166,7 @@ def _make_paged(op: str, shape: AttentionShape, device: str) -> LogitsProblem:
         "weights": weights.to(device),
         "context_lens": context_lens,
         "block_table": order.int().view(batch, pages).to(device),
-        "schedule_meta": mqa_logits.get_paged_mqa_logits_metadata(context_lens, _PAGE, settings.num_cus()),
+        "schedule_meta": None,
         "max_context_len": tokens_k,
     }
     d = torch.full((batch * tokens_q, tokens_k), torch.nan, device=device)

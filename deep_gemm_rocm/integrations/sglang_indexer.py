@@ -14,8 +14,7 @@ from sglang.srt.layers.attention.dsa.dsa_indexer import Indexer
 from sglang.srt.layers.attention.dsa.dsa_topk_backend import DSATopKBackend, TopkTransformMethod
 from sglang.srt.layers.attention.dsa_backend import DSAMetadata
 
-from ..api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
-from ..api.settings import get_num_sms
+from ..api.mqa_logits import fp8_mqa_logits, fp8_paged_mqa_logits
 from ..api.top_k import MAX_COLUMNS, MAX_K, top_k_per_row
 from . import parts
 from .sparse_indexer import fits, has_fitting_pages
@@ -108,7 +107,7 @@ def _paged_logits_in_front_of(aiter: Any) -> Any:
             weights,
             seq_lens,
             block_tables,
-            get_paged_mqa_logits_metadata(seq_lens, kv_block_size, get_num_sms()),
+            None,
             max_seq_len,
             shuffled_keys=preshuffle,
         )

@@ -10,8 +10,7 @@ import torch
 from vllm._aiter_ops import rocm_aiter_ops
 from vllm.v1.attention.ops import rocm_aiter_mla_sparse as sparse
 
-from ..api.mqa_logits import MAX_DECODE_TOKENS, fp8_mqa_logits, fp8_paged_mqa_logits, get_paged_mqa_logits_metadata
-from ..api.settings import get_num_sms
+from ..api.mqa_logits import MAX_DECODE_TOKENS, fp8_mqa_logits, fp8_paged_mqa_logits
 from ..api.top_k import MAX_COLUMNS, MAX_K, top_k_per_row
 from .parts import check_parameters, check_replaces
 from .sparse_indexer import fits, has_fitting_pages
@@ -59,7 +58,7 @@ def _paged_logits(original: Any) -> Any:
             weights,
             context_lens,
             block_tables,
-            get_paged_mqa_logits_metadata(context_lens, page, get_num_sms()),
+            None,
             max_model_len,
             shuffled_keys=is_shuffled,
         )

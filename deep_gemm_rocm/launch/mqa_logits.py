@@ -121,18 +121,25 @@ def mqa_logits_launch(tensors: Arguments, logits: torch.Tensor, *, clean: bool, 
 
 
 def paged_mqa_logits_launch(
-    tensors: Arguments, logits: torch.Tensor, contents: tuple[Contents, ...], *, clean: bool, shuffled: bool
+    tensors: Arguments,
+    logits: torch.Tensor,
+    contents: tuple[Contents, ...],
+    *,
+    num_workgroups: int,
+    clean: bool,
+    shuffled: bool,
 ) -> Launch:
     """Describes the launch for checked tensors of ``fp8_paged_mqa_logits``.
 
     Args:
         logits: a new tensor.
         contents: as in ``Launch``.
+        num_workgroups: what the schedule is for, or how many share out the work where there is none.
         clean: whether logits of keys that a query doesn't see are -inf.
         shuffled: whether keys are in tiles.
     """
     q, cache, weights = (tensors[role].tensor for role in ("q", "cache", "weights"))
-    context_lens, block_table, schedule = (tensors[role].tensor for role in ("context_lens", "block_table", "schedule"))
+    context_lens, block_table = (tensors[role].tensor for role in ("context_lens", "block_table"))
     arguments = PagedMqaLogitsArguments(
         q_stride=q.shape[2] * q.shape[3],  # stride(1) may be anything if next_n is 1
         page_bytes=cache.stride(0),
@@ -146,7 +153,7 @@ def paged_mqa_logits_launch(
         pages_of_sequence=block_table.shape[1],
         page_shift=cache.shape[1].bit_length() - 1,
         columns=logits.shape[1],
-        num_workgroups=len(schedule) - 1,
+        num_workgroups=num_workgroups,
         clean=clean,
         has_bf16_logits=logits.dtype == torch.bfloat16,
     )

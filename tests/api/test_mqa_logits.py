@@ -203,13 +203,14 @@ class Paged:
             tiles = values.view(-1, page // 16, 16, dim // 16, 16).transpose(2, 3)
             values[:] = tiles.reshape(values.shape)
 
-    def run(self, *, columns: int | None = None, units: int = 5, per_query: bool = False) -> torch.Tensor:
+    def run(self, *, columns: int | None = None, units: int | None = 5, per_query: bool = False) -> torch.Tensor:
+        """Checks and returns the logits; without units, the kernel shares out its work itself."""
         last = self.context_lens[:, None] - self.next_n + 1 + torch.arange(self.next_n)
         limits = last.clamp_min(0).int()
         lens = limits.contiguous() if per_query else self.context_lens
         columns = int(self.context_lens.max()) + 3 if columns is None else columns
-        meta = dg.get_paged_mqa_logits_metadata(lens, self.page, units)
-        assert meta.shape == (units + 1, 2)
+        meta = None if units is None else dg.get_paged_mqa_logits_metadata(lens, self.page, units)
+        assert meta is None or meta.shape == (units + 1, 2)
         logits = dg.fp8_paged_mqa_logits(
             self.q, self.cache, self.weights, lens, self.block_table, meta, columns, True, shuffled_keys=self.shuffled
         )
@@ -239,7 +240,7 @@ def test_every_paged_kind(heads, dim):
 @given(
     lens=st.lists(st.integers(0, 600), min_size=1, max_size=5),
     next_n=st.integers(1, 8),
-    units=st.integers(1, 20),
+    units=st.integers(1, 20) | st.none(),
     per_query=st.booleans(),
     page=st.sampled_from([1, 16, 32, 64, 128]),
     seed=st.integers(0, 99),
@@ -285,8 +286,8 @@ def test_shuffled_keys_give_the_same_bits(page, dim):
     assert torch.equal(Paged((300, 0, 65), 3, 32, dim, page=page, shuffled=True).run(), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_every_call_and_replay_cleans_what_the_one_before_wrote(monkeypatch, dtype):
+@pytest.mark.parametrize(("dtype", "is_scheduled"), [(torch.float32, True), (torch.bfloat16, False)], ids=str)
+def test_every_call_and_replay_cleans_what_the_one_before_wrote(monkeypatch, dtype, is_scheduled):
     """Sequences become shorter and longer. Columns are several pieces of a wave."""
     plain = torch.Tensor.new_empty
 
@@ -297,7 +298,7 @@ def test_every_call_and_replay_cleans_what_the_one_before_wrote(monkeypatch, dty
     monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
     problem, columns = Paged((300, 100), 2, 32, 32), 2100
     lens, units = problem.context_lens.clone(), 3
-    meta = dg.get_paged_mqa_logits_metadata(lens, 64, units)
+    meta = dg.get_paged_mqa_logits_metadata(lens, 64, units) if is_scheduled else None
     operands = (problem.q, problem.cache, problem.weights, lens, problem.block_table, meta, columns)
 
     def run():
@@ -317,7 +318,8 @@ def test_every_call_and_replay_cleans_what_the_one_before_wrote(monkeypatch, dty
         captured = run()
     for tokens in [(300, 100), (3, 70), (0, 2), (300, 1)]:
         lens.copy_(torch.tensor(tokens))
-        meta.copy_(dg.get_paged_mqa_logits_metadata(lens, 64, units))
+        if meta is not None:
+            meta.copy_(dg.get_paged_mqa_logits_metadata(lens, 64, units))
         graph.replay()
         assert_clean(*captured)
         assert_clean(*run())
@@ -345,16 +347,31 @@ def test_fewer_columns_than_keys():
 
 def test_same_bits_however_the_work_is_spread():
     problem = Paged((700, 300, 64), 2, 32, 32)
-    assert torch.equal(problem.run(units=1), problem.run(units=304))
+    expected = problem.run(units=1)
+    for units in (304, None):
+        assert torch.equal(problem.run(units=units), expected)
 
 
+@pytest.mark.parametrize("sequences", [64, 65, 128, 4200])
+def test_the_kernel_shares_out_any_number_of_sequences(sequences):
+    lens = torch.randint(0, 900, (sequences,), generator=torch.Generator().manual_seed(sequences))
+    lens[torch.arange(sequences) % 50 > 1] = 0  # most have no key
+    problem = Paged(lens.tolist(), 1, 8, 32)
+    operands = (problem.q, problem.cache, problem.weights, problem.context_lens, problem.block_table)
+    meta = dg.get_paged_mqa_logits_metadata(problem.context_lens, 64, 11)
+    expected = dg.fp8_paged_mqa_logits(*operands, meta, 900, clean_logits=True)
+    dg.set_num_sms(7)
+    assert torch.equal(dg.fp8_paged_mqa_logits(*operands, None, 900, clean_logits=True), expected)
+
+
+@pytest.mark.parametrize("is_scheduled", [True, False])
 @pytest.mark.parametrize("tokens", [200, -5, 2**31 - 1])
-def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, tokens):
+def test_nonsense_on_the_device_reaches_nothing_else(monkeypatch, tokens, is_scheduled):
     """Block tables and lengths on a GPU aren't checked. If they are wrong, the kernel reads other existing pages."""
     monkeypatch.setattr(mqa_logits, "check_pages", lambda *arguments, **options: ())
     problem = Paged((300, 200), 2, 32, 32)
     expected = problem.run(columns=300)
-    meta = dg.get_paged_mqa_logits_metadata(problem.context_lens, 64, 5)
+    meta = dg.get_paged_mqa_logits_metadata(problem.context_lens, 64, 5) if is_scheduled else None
     problem.context_lens[1] = tokens
     problem.block_table[1] = torch.tensor([2**31 - 1, -(2**31), 10**6]).int().repeat(2)[: problem.block_table.shape[1]]
     operands = (problem.q, problem.cache, problem.weights, problem.context_lens, problem.block_table, meta)

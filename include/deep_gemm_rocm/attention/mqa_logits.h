@@ -37,7 +37,7 @@ struct PagedMqaLogitsArguments {
   const float* weights;     // [batch · next_n, heads]
   const int* context_lens;  // [batch, next_n], the keys that a query sees; or [batch], tokens including the last ones
   const int* block_table;
-  const int* schedule;      // [workgroups + 1, 2], the sequence and the segment of its keys where each begins
+  const int* schedule;      // [workgroups + 1, 2], the sequence and the segment of its keys where each begins; or null
   void* logits;             // float or bf16 [batch · next_n, columns]
   int64_t q_stride, page_bytes, weights_stride, block_table_stride, logits_stride;
   int batch, next_n, per_query_lens;
@@ -406,18 +406,84 @@ DG_DEVICE void clean_unseen(const PagedMqaLogitsArguments& args, int workgroup) 
   }
 }
 
-// Computes a wave's logits: 64 keys of each of its team's segments. The workgroup has the segments from its own entry
-// of the schedule up to the next workgroup's.
+constexpr int kSegmentKeys = kMqaWaves * kWaveSize;  // a wave has 64 of them
+
+struct SegmentPlace {
+  int sequence, segment;
+};
+
+// Where a workgroup's segments begin, and where they end.
+struct SegmentRange {
+  SegmentPlace begin, end;
+};
+
+// The segments that the schedule gives a workgroup: up to the next workgroup's.
+DG_DEVICE SegmentRange scheduled_segments(const PagedMqaLogitsArguments& args, int workgroup) {
+  const int* const own = args.schedule + 2 * workgroup;
+  // Limits what the schedule says. No sequence has so many segments; with more, the first key's number would overflow.
+  constexpr int kMostSegments = __INT_MAX__ / kSegmentKeys;
+  return {{max(own[0], 0), min(max(own[1], 0), kMostSegments)}, {min(own[2], args.batch), own[3]}};
+}
+
+// Deals the segments if there is no schedule: those of all sequences are laid end to end on a line, which is cut into
+// equal pieces. Each wave does this for itself. A lane has the sum of a run of neighbouring sequences.
+class SegmentLine {
+ public:
+  DG_DEVICE explicit SegmentLine(const PagedMqaLogitsArguments& args)
+      : args_(args), run_(ceil_div(args.batch, kWaveSize)) {
+    int segments = 0;
+#pragma unroll 8  // so that several lengths are loaded at once
+    for (int i = 0; i < run_; ++i) segments += segments_of(lane_id() * run_ + i);
+    ends_ = inclusive_sum(segments);
+    length_ = read_lane(ends_, kWaveSize - 1);
+  }
+
+  DG_DEVICE SegmentRange piece(int workgroup) const {
+    const int segments = ceil_div(length_, args_.num_workgroups);
+    return {place_of(workgroup * segments), place_of((workgroup + 1) * segments)};
+  }
+
+ private:
+  DG_DEVICE int segments_of(int sequence) const {
+    int most = 0;
+    for (int i = 0; i < args_.next_n && sequence < args_.batch; ++i) most = max(most, keys_seen(args_, sequence, i));
+    return ceil_div(most, kSegmentKeys);
+  }
+
+  DG_DEVICE SegmentPlace place_of(int position) const {
+    if (position >= length_) return {args_.batch, 0};
+    int lane = lowest_bit(ballot(ends_ > position));
+    int begin = lane == 0 ? 0 : read_lane(ends_, lane - 1);
+    int sequence = lane * run_;
+    while (run_ > 1) {  // looks at 64 sequences at a time
+      const int ends = begin + inclusive_sum(segments_of(sequence + lane_id()));
+      if (const uint64_t behind = ballot(ends > position)) {
+        lane = lowest_bit(behind);
+        begin = lane == 0 ? begin : read_lane(ends, lane - 1);
+        sequence += lane;
+        break;
+      }
+      begin = read_lane(ends, kWaveSize - 1);
+      sequence += kWaveSize;
+    }
+    return {sequence, position - begin};
+  }
+
+  const PagedMqaLogitsArguments& args_;
+  int run_;   // sequences of a lane
+  int ends_;  // where the lane's run ends on the line
+  int length_;
+};
+
+// Computes a wave's logits: 64 keys of each of its team's segments.
 template <class Shape, class Order>
 DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgroup) {
-  const int* const own = args.schedule + 2 * workgroup;
-  const int last_sequence = min(own[2], args.batch);
-  const int last_segment = own[3];
+  const SegmentRange range =
+      args.schedule == nullptr ? SegmentLine(args).piece(workgroup) : scheduled_segments(args, workgroup);
   constexpr int kKeys = MqaKeys<Shape>::kCount;
-  // Limits what the schedule says. No sequence has so many segments; with more, the first key's number would overflow.
-  constexpr int kMostSegments = __INT_MAX__ / (kMqaWaves * kKeys);
-  int sequence = max(own[0], 0);
-  int segment = min(max(own[1], 0), kMostSegments);
+  static_assert(kMqaWaves * kKeys == kSegmentKeys);
+  auto [sequence, segment] = range.begin;
+  const auto [last_sequence, last_segment] = range.end;
   const int team = wave_id() / kMqaWaves;
   PagedMqaLogits<Shape, Order> logits(args);
   int turn = 0;
