@@ -286,7 +286,9 @@ def test_shuffled_keys_give_the_same_bits(page, dim):
     assert torch.equal(Paged((300, 0, 65), 3, 32, dim, page=page, shuffled=True).run(), expected)
 
 
-@pytest.mark.parametrize(("dtype", "is_scheduled"), [(torch.float32, True), (torch.bfloat16, False)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "is_scheduled"), [(torch.float32, True), (torch.bfloat16, False)], ids=["fp32", "bf16 unscheduled"]
+)
 def test_every_call_and_replay_cleans_what_the_one_before_wrote(monkeypatch, dtype, is_scheduled):
     """Sequences become shorter and longer. Columns are several pieces of a wave."""
     plain = torch.Tensor.new_empty
@@ -355,7 +357,7 @@ def test_same_bits_however_the_work_is_spread():
 @pytest.mark.parametrize("sequences", [64, 65, 128, 4200])
 def test_the_kernel_shares_out_any_number_of_sequences(sequences):
     lens = torch.randint(0, 900, (sequences,), generator=torch.Generator().manual_seed(sequences))
-    lens[torch.arange(sequences) % 50 > 1] = 0  # most have no key
+    lens[torch.arange(sequences) % (sequences // 6) > 9] = 0  # of many, most have no key
     problem = Paged(lens.tolist(), 1, 8, 32)
     operands = (problem.q, problem.cache, problem.weights, problem.context_lens, problem.block_table)
     meta = dg.get_paged_mqa_logits_metadata(problem.context_lens, 64, 11)
