@@ -145,7 +145,7 @@ _SECTIONS = {
     "fp8_mla_decode": ("The same over a cache in FP8.", _LATENT_STEPS),
     "fp8_mqa_logits": ("Logits of the sparse indexer.", "1x2048x8192x64x1x128 1x4096x4096x64x1x128"),
     "fp8_paged_mqa_logits": (
-        "The same for decoding steps, over a paged cache.",
+        "The same for decoding steps, over a paged cache, without a schedule: the kernel shares out its work itself.",
         "1x1x32768x64x1x128 64x2x8192x64x1x128",
     ),
 }
