@@ -121,6 +121,12 @@ class DeepGemmRocmInt4Experts(FourBitExperts):
     def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
         return weight_key.dtype in (_WITHOUT_ZEROS, _WITH_ZEROS) and activation_key is None
 
+    @staticmethod
+    def _supports_parallel_config(moe_parallel_config: Any) -> bool:
+        # vLLM moves int4 experts between ranks for its Triton backend only, and refuses a model with any other.
+        supported = FourBitExperts._supports_parallel_config(moe_parallel_config)
+        return supported and not moe_parallel_config.enable_eplb
+
     @classmethod
     def fits(cls, config: Any, weight_key: Any, checkpoint: Any) -> bool:
         """Whether a layer's experts can be ours; ``checkpoint`` is how they are quantised."""

@@ -7,6 +7,7 @@ it imports. ``.ci/servers`` makes them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import os
@@ -640,6 +641,16 @@ def test_other_experts_in_int4_are_left_to_vllm(change, others):
         config = moe_config(8, 2, 256, 128, **others)
         chosen = wna16_methods.CompressedTensorsWNA16MoEMethod(QuantizationArgs(**args), None, config).experts_cls
     assert chosen is None or chosen.__module__.startswith("vllm.")
+
+
+def test_int4_experts_that_move_between_ranks_are_left_to_vllm():
+    """vLLM loads such a model with its Triton backend only."""
+    config = moe_config(8, 2, 256, 128)
+    config.moe_parallel_config = dataclasses.replace(config.moe_parallel_config, enable_eplb=True)
+    checkpoint = QuantizationArgs(num_bits=4, type="int", strategy="group", group_size=32)
+    method = wna16_methods.CompressedTensorsWNA16MoEMethod(checkpoint, None, config)
+    assert method.experts_cls.__module__.startswith("vllm.")
+    assert method.supports_eplb
 
 
 def dequantised(data, scales):
