@@ -52,6 +52,10 @@ def _paged_logits(original: Any) -> Any:
             return original(*arguments, compress_ratio=compress_ratio)
         # vLLM shuffles the keys of larger pages for AITER's kernels, but not those of compressed caches.
         is_shuffled = page > 1 and not sparse._indexer_k_is_c4a_block_flat(compress_ratio)
+        # Sequences of a batch with fewer tokens than others get queries that fill them up, but no weights.
+        lacking = q_fp8.shape[0] * q_fp8.shape[1] - len(weights)
+        if lacking > 0:
+            weights = torch.nn.functional.pad(weights, (0, 0, 0, lacking))
         return fp8_paged_mqa_logits(
             q_fp8,
             kv_cache_fp8,

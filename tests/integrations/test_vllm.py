@@ -699,6 +699,23 @@ def test_logits_of_decoding_are_vllms():
         assert indices[row].tolist() == best + [-1] * (5 - len(best))
 
 
+def test_logits_of_sequences_that_were_filled_up():
+    """vLLM fills up the queries of a batch with an uneven number of tokens, here 2 and 1, but not their weights."""
+    pages, heads, dim = 30, 32, 128
+    cache = torch.zeros(pages, 1, 1, dim + 4, dtype=torch.uint8)
+    cache[..., :dim] = randn(pages, 1, 1, dim).to(FNUZ).view(torch.uint8)
+    cache[..., dim:] = randn(pages, 1, 1, 1, seed=1).abs().view(torch.uint8)
+    q, weights = randn(2, 2, heads, dim, seed=2).to(FNUZ), randn(3, heads, seed=3)
+    lengths = torch.tensor([[19, 20], [9, 10]], dtype=torch.int32)
+    table = torch.randperm(pages, generator=torch.Generator().manual_seed(4))[:20].int().repeat(2, 1)
+    actual = sparse.rocm_fp8_paged_mqa_logits(q, cache, weights, lengths, table, None, 24)
+    assert actual.shape == (4, 24)
+    filled_up = torch.cat((weights, torch.zeros(1, heads)))
+    expected = sparse.fp8_paged_mqa_logits_torch(q, cache, filled_up, lengths, table, 24)
+    seen = (torch.arange(24) < lengths.view(-1, 1))[:3]
+    assert dg.calc_diff(actual[:3][seen], expected[:3][seen]) < 1e-4  # vLLM's is in bf16
+
+
 @pytest.mark.parametrize("compress_ratio", [1, 2, 4])
 def test_logits_of_larger_pages_are_vllms(compress_ratio):
     """vLLM shuffles keys for AITER's kernels, [pages, tokens / 16, D / 16, 16, 16], but not those of V4's ratio 4."""
