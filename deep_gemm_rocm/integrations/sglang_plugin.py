@@ -9,9 +9,10 @@ experts keep four bits, shuffled.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from ..api.casts import per_token_cast_to_fp8
 from ..api.experts import fused_moe
 from ..api.four_bits import convert_fp4_to_fp8
 from ..api.gemm import gemm_fp8
+from ..api.settings import set_batch_invariant
 from ..problems.layout import FP8, SCALE_BLOCK
 from . import parts
 from .shuffled import shuffle_if_possible
@@ -50,20 +52,34 @@ def register() -> dict[str, str]:
 
         sglang_indexer.install()
 
-    found = {
+    multiplying = {
         "FP8 linear layers": _install_linear,
         "FP8 experts": experts,
         "MXFP4 linear layers": _install_mxfp4,
         "MXFP4 experts": _install_mxfp4_experts,
-        "the sparse indexer": indexer,
     }
-    return parts.install(found, f"SGLang {sglang.__version__}", _LOGGER)
+    found = {part: functools.partial(_install_invariant, install) for part, install in multiplying.items()}
+    return parts.install(found | {"the sparse indexer": indexer}, f"SGLang {sglang.__version__}", _LOGGER)
 
 
 def _is_gfx942() -> bool:
     from sglang.srt.utils import is_gfx942_supported, is_hip
 
     return bool(is_hip() and is_gfx942_supported())
+
+
+def _install_invariant(install: Callable[[], None]) -> None:
+    """Installs a part whose kernels split sums by the number of tokens, but not when SGLang is to be deterministic."""
+    from sglang.srt.batch_invariant_ops import batch_invariant_ops
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    switch = batch_invariant_ops.enable_batch_invariant_mode
+    if not hasattr(batch_invariant_ops, _NAME):
+        setattr(batch_invariant_ops, _NAME, True)
+        target = f"{switch.__module__}.{switch.__name__}"
+        HookRegistry.register(target, lambda *_, **__: set_batch_invariant(True), HookType.AFTER)
+        HookRegistry.apply_hooks()
+    install()
 
 
 def _install_linear() -> None:

@@ -80,6 +80,7 @@ for operator in (
 OUTCOMES = sglang_plugin.register()
 
 from sglang.kernels.ops.attention.dsa import aiter_paged_mqa_logits  # noqa: E402
+from sglang.srt import batch_invariant_ops  # noqa: E402
 from sglang.srt.environ import envs  # noqa: E402
 from sglang.srt.layers import deep_gemm_wrapper  # noqa: E402
 from sglang.srt.layers.attention.dsa import dsa_indexer  # noqa: E402
@@ -117,6 +118,17 @@ def test_kernel_selection_ends_at_ours():
     assert fp8_utils.dispatch_w8a8_block_fp8_linear([128, 128]).__name__ == OURS
     triton = fp8_utils._dispatch_explicit_backend(fp8_utils.Fp8GemmRunnerBackend.TRITON)
     assert triton.__name__ == "triton_w8a8_block_fp8_linear"
+
+
+def test_deterministic_inference_makes_this_package_batch_invariant():
+    """SGLang calls this for --enable-deterministic-inference when a model has been loaded."""
+    assert not dg.get_batch_invariant()
+    try:
+        batch_invariant_ops.enable_batch_invariant_mode()
+        assert dg.get_batch_invariant()
+    finally:
+        batch_invariant_ops.disable_batch_invariant_mode()
+        dg.set_batch_invariant(False)
 
 
 @pytest.mark.parametrize("quantised", [False, True])
