@@ -263,14 +263,15 @@ def install_as_deep_gemm() -> None:
 def install_as_flash_mla() -> None:
     """Makes ``import flash_mla`` find FlashMLA's functions for inference that are here, for programs written for it.
 
-    These are ``flash_mla_with_kvcache``, ``flash_mla_sparse_fwd`` and ``get_mla_metadata``. Repeated calls change
-    nothing.
+    These are ``flash_mla_with_kvcache``, ``flash_mla_sparse_fwd`` and ``get_mla_metadata``. They and
+    ``FlashMLASchedMeta`` are in ``flash_mla.flash_mla_interface``, too. Repeated calls change nothing.
 
     Raises:
         RuntimeError: another ``flash_mla`` has been imported.
     """
     functions = (FlashMLASchedMeta, flash_mla_sparse_fwd, flash_mla_with_kvcache, get_mla_metadata)
-    members = {"flash_mla": {function.__name__: function for function in functions}}
+    shown = {function.__name__: function for function in functions}
+    members = {"flash_mla": shown, "flash_mla.flash_mla_interface": shown}
     _install("flash_mla", members, __doc__=install_as_flash_mla.__doc__)
 
 

@@ -219,6 +219,25 @@ def test_as_deep_gemm(program, printed):
     assert printed in done.stdout
 
 
+FLASH_MLA = """
+import deep_gemm_rocm
+deep_gemm_rocm.install_as_flash_mla()
+deep_gemm_rocm.install_as_flash_mla()
+import flash_mla
+from flash_mla import flash_mla_sparse_fwd, flash_mla_with_kvcache, get_mla_metadata
+from flash_mla.flash_mla_interface import FlashMLASchedMeta
+assert flash_mla.flash_mla_interface.flash_mla_with_kvcache is flash_mla_with_kvcache
+assert flash_mla_with_kvcache is deep_gemm_rocm.flash_mla_with_kvcache
+metadata, none = get_mla_metadata()
+assert isinstance(metadata, FlashMLASchedMeta) and none is None
+"""
+
+
+def test_as_flash_mla():
+    done = subprocess.run([sys.executable, "-c", FLASH_MLA], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("groups", [None, 3])
 @pytest.mark.parametrize(
     ("recipe", "is_sfa", "rows"),
