@@ -48,7 +48,8 @@ def _unfit(k: int, group: int, dtype: torch.dtype) -> str | None:
 
 def _multiplied(x: torch.Tensor, weight: Pair, bias: torch.Tensor | None) -> torch.Tensor:
     """``x · weightᵀ + bias`` for any number of dimensions of ``x``."""
-    rows = x.reshape(-1, x.shape[-1])
+    # Kernels read rows at multiples of 16 bytes, where those of a view needn't be.
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
     out = rows.new_empty(rows.shape[0], weight[0].shape[0])
     bf16_int4_gemm_nt(rows, weight, out, bias=bias)
     return out.view(*x.shape[:-1], out.shape[1])

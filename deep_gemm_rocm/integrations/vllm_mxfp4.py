@@ -75,7 +75,8 @@ class DeepGemmRocmMxfp4WeightKernel(_Mxfp4Kernel):
         shuffle_if_possible(layer, "weight", replace=replace_parameter)
 
     def multiply(self, x: torch.Tensor, weight: Pair, out: torch.Tensor, bias: torch.Tensor | None) -> None:
-        bf16_fp4_gemm_nt(x, weight, out, bias=bias)
+        # Kernels read rows at multiples of 16 bytes, where those of a view needn't be.
+        bf16_fp4_gemm_nt(x.contiguous(), weight, out, bias=bias)
 
 
 class DeepGemmRocmMxfp4Kernel(_Mxfp4Kernel):

@@ -326,6 +326,21 @@ def test_a_linear_layer_with_weights_in_mxfp4(m, factor, bf16_model):
     assert torch.equal(compiled(x), actual[0])
 
 
+@pytest.fixture(params=["columns", "transposed"])
+def strided(request):
+    """Tokens of 512 values that aren't next to each other, which vLLM's own kernels take."""
+    return randn(7, 532).bfloat16()[:, :512] if request.param == "columns" else randn(512, 7).bfloat16().T
+
+
+def test_strided_tokens_of_a_linear_layer_with_weights_in_mxfp4(strided, bf16_model):
+    data, exponents, values = mxfp4(randn(384, 512))
+    kernel, layer = linear.init_mxfp4_linear_kernel(None), torch.nn.Module()
+    layer.weight, layer.weight_scale = parameter(data), parameter(exponents)
+    kernel.process_weights_after_loading(layer)
+    actual = kernel.apply_weights(layer, strided)
+    assert dg.calc_diff(actual, strided.double() @ values.double().T) < 1e-5  # rounding to bf16
+
+
 def test_other_layers_in_mxfp4_are_left_to_vllm(monkeypatch):
     with pytest.raises(ValueError, match="DeepGemmRocmMxfp4WeightKernel: supports bf16 models only"):
         linear.init_mxfp4_linear_kernel(None)  # vLLM's own kernels need packages that aren't here
@@ -528,6 +543,20 @@ def test_a_linear_layer_in_int4(packing, group, with_zeros, one_rank, bf16_model
     assert dg.calc_diff(actual[0], x.double() @ weight.values.T + bias.double()) < 1e-5  # rounding to bf16
     compiled = torch.compile(lambda x: apply(layer, x, bias), fullgraph=True, backend="eager")
     assert torch.equal(compiled(x), actual[0])
+
+
+def test_strided_tokens_of_a_linear_layer_in_int4(strided, one_rank, bf16_model):
+    n, k = 384, 512
+    weight = int4("gptq", n, k, 128, False, torch.bfloat16)
+    method, names = linear_method("gptq", 128, False)
+    layer = torch.nn.Module()
+    sizes = {"input_size": k, "output_size": n, "input_size_per_partition": k, "output_partition_sizes": [n]}
+    method.create_weights(layer, **sizes, params_dtype=torch.bfloat16, weight_loader=None)
+    for name, tensor in zip(names[:2], weight.arguments[:2], strict=True):
+        getattr(layer, name).data.copy_(tensor)
+    method.process_weights_after_loading(layer)
+    actual = method.apply(layer, strided)
+    assert dg.calc_diff(actual, strided.double() @ weight.values.T) < 1e-5  # rounding to bf16
 
 
 def test_other_linear_layers_in_int4_are_left_to_vllm(monkeypatch):
