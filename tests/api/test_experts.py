@@ -168,7 +168,8 @@ def test_layers(tokens, hidden, intermediate, experts, top_k, scaling):
 )
 @pytest.mark.parametrize("scaling", some(ALL_SCALINGS, 3))
 def test_clamped_activations(scaling, clamps):
-    Layer(256, 128 if scaling == "blocks" else FEW_COLUMNS[scaling], 4, scaling).assert_right(random_ids(0, 4, 21, 2), **clamps)
+    intermediate = 128 if scaling == "blocks" else FEW_COLUMNS[scaling]
+    Layer(256, intermediate, 4, scaling).assert_right(random_ids(0, 4, 21, 2), **clamps)
 
 
 @pytest.mark.parametrize("scaling", some(ALL_SCALINGS, 1))

@@ -243,7 +243,7 @@ def test_scales_of_any_spread_in_a_block(use_config, form, counted, alone):
     assert d.all()
 
 
-@pytest.mark.parametrize("form", ["uint8", "float32"])
+@pytest.mark.parametrize("form", ["uint8", pytest.param("float32", marks=pytest.mark.slow)])
 def test_scales_of_any_spread_beside_scales_of_rows(use_config, form):
     """A K-block that takes several rounds has scales of rows unlike the next one's in all of them."""
     use_config(GemmConfig(64, 32, 1, 1, 2, "alone", waves_k=4, kind=of_form(form)))
@@ -266,7 +266,8 @@ def test_without_k(function):
 @pytest.mark.parametrize(
     "others",
     [
-        {"d_type": "bf16"},
+        {},
+        pytest.param({"d_type": "bf16"}, marks=pytest.mark.slow),
         pytest.param({"accumulate": True}, marks=pytest.mark.slow),
         pytest.param({"activation": "silu_and_mul"}, marks=pytest.mark.slow),
     ],
@@ -282,7 +283,7 @@ def test_tiles_that_follow_one_with_a_far_scale(use_config, form, others):
     exponents[20, 3], data[20, 48:64] = 10, 0  # of zeros, so it doesn't count
     b, c = (data, as_form(exponents, form)), torch.randn(m, n, generator=torch.Generator().manual_seed(0))
     results = []
-    for config in (together(kind), GemmConfig(32, 64, 1, 2, 3, "alone", kind=kind)):
+    for config in (together(kind), GemmConfig(16, 32, 1, 2, 4, "alone", kind=kind)):
         use_config(config)
         dg.set_num_sms(2)
         d = c.clone() if kind.accumulate else torch.empty(m, n, dtype=TYPES[kind.d_type])

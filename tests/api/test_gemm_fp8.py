@@ -8,10 +8,10 @@ import functools
 import itertools
 import mmap
 import warnings
+from operator import attrgetter
 
 import pytest
 import torch
-from helpers.default_run import some
 from helpers.gemm_configs import ALL, QUICK_ALL, config_id, each_dense_tile, has_row_scales_in_lds
 from helpers.host_memory import reserved
 from hypothesis import given, settings
@@ -113,11 +113,18 @@ def test_no_races_and_no_missing_waits(use_config, monkeypatch, config):
 
 
 SCALES_IN_LDS = [config for config in ALL if config.kind.k_tail and has_row_scales_in_lds(config)]
+# Those that other tests of the default run compile, and one of several waves that don't deal K.
+QUICK_IN_LDS = [config for config in SCALES_IN_LDS if config in QUICK_ALL]
+QUICK_IN_LDS.append(max((config for config in SCALES_IN_LDS if config.waves_k == 1), key=attrgetter("block_n")))
+QUICK_IN_LDS_BY_ROWS = list(zip(QUICK_IN_LDS, itertools.cycle((True, False)), strict=False))
 
 
 @pytest.mark.parametrize(
     ("config", "by_rows"),
-    some(itertools.product(SCALES_IN_LDS, (True, False)), 7),
+    [
+        pytest.param(*case, marks=() if case in QUICK_IN_LDS_BY_ROWS else pytest.mark.slow)
+        for case in itertools.product(SCALES_IN_LDS, (True, False))
+    ],
     ids=lambda value: ("columns", "rows")[value] if isinstance(value, bool) else config_id(value),
 )
 def test_scales_of_many_k_blocks(use_config, monkeypatch, config, by_rows):

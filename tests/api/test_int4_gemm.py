@@ -108,7 +108,7 @@ def test_scales_of_rows_of_many_k_blocks(use_config, config):
         (INT4_KINDS[7], (32, 32, 1, 1, 2, "alone")),
         (INT4_KINDS[8], (128, 128, 4, 2, 3, "pingpong")),
         pytest.param(INT4_KINDS[9], (16, 32, 1, 2, 3, "alone"), marks=pytest.mark.slow),
-        (INT4_KINDS[10], (64, 64, 1, 1, 2, "alone", 4)),
+        pytest.param(INT4_KINDS[10], (64, 64, 1, 1, 2, "alone", 4), marks=pytest.mark.slow),
         (INT4_KINDS[11], (128, 128, 2, 4, 3, "pingpong")),
         (INT4_KINDS[13], (16, 48, 1, 1, 3, "alone")),
     ],
@@ -233,7 +233,7 @@ def empty(n: int, k: int):
         itertools.product(
             ("masked", "contiguous", "psum"), (INT4_KINDS[0], INT4_KINDS[3], INT4_KINDS[10], INT4_KINDS[13])
         ),
-        5,
+        4,  # all groupings and kinds
     ),
     ids=lambda value: value if isinstance(value, str) else f"{value.a_type} {value.b_type}",
 )
@@ -341,7 +341,7 @@ def test_a_nan_of_one_group_is_in_its_rows_only(group_k):
             for scale_type, group_k in (*((scale_type, 32) for scale_type in TYPES), ("f32", 64), ("f32", 128))
             for tile in ((16, 32, 1, 2, 4, "alone"), (64, 64, 1, 1, 2, "alone", 4), (128, 128, 2, 4, 3, "pingpong"))
         ],
-        4,  # all tiles, as their number is no multiple of the distance
+        2,
     ),
 )
 def test_shuffled_weights_give_the_same_bits(use_config, tile, scale_type, group_k):

@@ -61,8 +61,7 @@ CASES = {
     ),
 }
 QUICK = (
-    ("small pages", 64), ("gpt-oss", 256),
-    ("fp8", 256), ("fp8 cache", 256), ("tokens with factors", 64), ("pages of 48", 64), ("fp8 in pages of 48", 256),
+    ("small pages", 64), ("fp8", 256), ("tokens with factors", 64), ("pages of 48", 64), ("fp8 in pages of 48", 256),
     ("tokens with factors in pages of 272", 256),
 )  # fmt: skip
 
