@@ -15,9 +15,9 @@ _clean = multiprocessing.get_context("forkserver")
 _clean.set_forkserver_preload(["deep_gemm_rocm", "pytest"])  # the server forks before any test opens a library
 
 
-def in_clean_child(function: Callable[..., Any], *arguments: Any) -> Any:
+def in_clean_child(function: Callable[..., Any], *arguments: Any, seconds: float = _SECONDS) -> Any:
     """Like ``in_child``, but the child has none of the libraries that tests loaded. Takes no closures."""
-    return _result(*_start(_clean, function, arguments))
+    return _result(*_start(_clean, function, arguments), seconds)
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -54,9 +54,9 @@ def _report(sender: Connection, function: Callable[..., Any], arguments: tuple[A
     sender.send(report)
 
 
-def _result(child: Any, receiver: Connection) -> Any:
+def _result(child: Any, receiver: Connection, seconds: float = _SECONDS) -> Any:
     try:
-        assert receiver.poll(_SECONDS), f"a child said nothing for {_SECONDS} s"
+        assert receiver.poll(seconds), f"a child said nothing for {seconds} s"
         succeeded, report = receiver.recv()
     except EOFError:
         child.join()

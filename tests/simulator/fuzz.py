@@ -139,7 +139,8 @@ def watched(watch: str):
         yield
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> dict[str, int]:
+    """Runs the program with the arguments, or with those of the command line. Returns how often launches end how."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=["decode", "execute", "launch"])
     parser.add_argument("--count", type=int, default=1000)
@@ -150,7 +151,7 @@ def main() -> None:
     parser.add_argument("--marker", type=lambda text: int(text, 0), default=0)
     parser.add_argument("--compiled", type=Path, help="a code object to damage, with a kernel `damaged`")
     parser.add_argument("--progress", type=Path, default=Path(os.devnull))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
 
     compiled = [END] * WORDS
     if options.compiled:
@@ -182,8 +183,8 @@ def main() -> None:
                     assert simulator.disassemble(pack(words(rng, compiled)))
             endings[library().hipGetErrorName(status).decode()] += 1
             assert status == 0 or library().dgSimLastMessage()
-    print(dict(endings))
+    return dict(endings)
 
 
 if __name__ == "__main__":
-    main()
+    print(main())

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import fuzz
 import pytest
 from helpers.assembly import program
+from helpers.forked import in_clean_child
 from helpers.simulated_hip import Compiler
 
 # Kernels to damage, with control flow, LDS, barriers, atomics, MFMAs, conversions and calls.
@@ -34,7 +32,6 @@ extern "C" __global__ void damaged(float* x, double* z, int n) {
 }
 """
 
-FOLDER = Path(__file__).parent
 MARKER = 0xBF80005A  # s_nop 90, which no compiler emits
 
 
@@ -47,16 +44,21 @@ def inputs(compiler: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+def fuzzed(environment: dict[str, str], arguments: list[str]) -> dict[str, int]:
+    os.environ.clear()
+    os.environ.update(environment)
+    return fuzz.main(arguments)
+
+
 def run(inputs: Path, what: str, count: int, watch: str = "nothing", seed: int = 1) -> dict[str, int]:
     progress = inputs / f"progress-{what}-{watch}"
     options = ["--template", inputs / "template.co", "--marker", hex(MARKER), "--compiled", inputs / "compiled.co"]
-    options += ["--count", str(count), "--seed", str(seed), "--watch", watch, "--progress", progress]
-    command = [sys.executable, FOLDER / "fuzz.py", what, *options]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    at = progress.read_bytes().rstrip(b"\0 ").decode() if progress.exists() else "the beginning"
-    assert done.returncode == 0, f"exit {done.returncode} at input {at} of seed {seed}\n{done.stderr[-2000:]}"
-    endings = ast.literal_eval(done.stdout.splitlines()[-1])
+    options += ["--count", count, "--seed", seed, "--watch", watch, "--progress", progress]
+    try:
+        endings = in_clean_child(fuzzed, dict(os.environ), [what, *map(str, options)], seconds=60 + count / 10)
+    except AssertionError as error:
+        at = progress.read_bytes().rstrip(b"\0 ").decode() if progress.exists() else "the beginning"
+        raise AssertionError(f"{error} at input {at} of seed {seed}") from None
     assert sum(endings.values()) == count
     return endings
 
