@@ -31,7 +31,13 @@ def quantised_output(m: int, n: int) -> tuple[GuardedOutput, GuardedOutput]:
 
 
 @pytest.mark.parametrize(
-    ("grouping", "quantised"), some(itertools.product(("ids", "psum", "masked"), (False, True)), 4)
+    ("grouping", "quantised"),
+    [
+        pytest.param(
+            *case, marks=() if case in (("ids", False), ("psum", True), ("masked", False)) else pytest.mark.slow
+        )
+        for case in itertools.product(("ids", "psum", "masked"), (False, True))
+    ],
 )
 def test_groups(grouping, quantised):
     groups, rows = len(SIZES), ROOM * len(SIZES)
@@ -110,7 +116,7 @@ GROUPED_NAMES = (
 )
 
 
-@pytest.mark.parametrize(("quantised", "name"), some(itertools.product((False, True), DENSE_NAMES), 5))
+@pytest.mark.parametrize(("quantised", "name"), some(itertools.product((False, True), DENSE_NAMES), 3))
 def test_dense_names(name, quantised):
     a, b = gemm_problem(M, 2 * N, K)
     if name.startswith("bf16"):
@@ -123,7 +129,7 @@ def test_dense_names(name, quantised):
     assert_as_the_reference(d, reference)
 
 
-@pytest.mark.parametrize(("quantised", "name"), some(itertools.product((False, True), GROUPED_NAMES), 4))
+@pytest.mark.parametrize(("quantised", "name"), some(itertools.product((False, True), GROUPED_NAMES), 3))
 def test_grouped_names(name, quantised):
     groups, used = 2, [128, 37]
     a, b = activations(groups * ROOM, K), torch.stack([weights(2 * N, K, group) for group in range(groups)])

@@ -118,7 +118,7 @@ def test_nothing_to_multiply(m, n, k):
     assert not d.any()
 
 
-@pytest.mark.parametrize("grouping", ["contiguous", "psum", "masked"])
+@pytest.mark.parametrize("grouping", [pytest.param("contiguous", marks=pytest.mark.slow), "psum", "masked"])
 def test_groups(grouping, monkeypatch):
     """Rows of no group aren't widened where their numbers are on the device, whatever they are."""
     if hip.runtime().is_simulated:

@@ -90,7 +90,7 @@ def test_the_oracle_finds_the_codes():
     assert torch.equal(torch.stack([back & 15, back >> 4], -1), codes)
 
 
-@pytest.mark.parametrize("grouping", ["contiguous", "psum", "masked"])
+@pytest.mark.parametrize("grouping", [pytest.param("contiguous", marks=pytest.mark.slow), "psum", "masked"])
 def test_groups(grouping):
     check_groups(grouping, 70, 416, "shuffled")
 
@@ -137,7 +137,7 @@ def test_shuffled_data_take_their_own_scales():
     assert (d == 7).all()
 
 
-@pytest.mark.parametrize("x", ["bf16", "fp8"])
+@pytest.mark.parametrize("x", [pytest.param("bf16", marks=pytest.mark.slow), "fp8"])
 def test_experts(x):
     tokens, hidden, intermediate, experts = 9, 128, 96, 4
     weights = [

@@ -84,7 +84,7 @@ def test_ragged_columns_with_bias_and_c(n):
             for sizes in ((33, 384, 1040, 3), (9, 640, 1280, 5), (5, 128, 640, 2))
             for d_type in ("e4m3", "e5m2", "bf16")
         ],
-        5,
+        4,
     ),
 )
 def test_activated_and_quantised(d_type, m, n, k, parts):

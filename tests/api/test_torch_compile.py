@@ -435,7 +435,7 @@ def comparable_fp8(monkeypatch):
     monkeypatch.setattr(torch, "allclose", lambda a, b, **how: allclose(a.float(), b.float(), **how))
 
 
-QUICK = {*list(CALLS)[3::9], "fp8 with a scale for each row"}
+QUICK = {*list(CALLS)[3::18], "fp8 with a scale for each row"}
 
 
 @pytest.mark.parametrize(

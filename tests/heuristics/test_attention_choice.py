@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 from helpers.decode_problem import Problem
+from helpers.default_run import some
 from typer.testing import CliRunner
 
 from deep_gemm_rocm.__main__ import app
@@ -127,7 +128,7 @@ def test_candidates_are_different_and_the_first_is_the_heuristics():
             assert choose_attention(case) == found[0]
 
 
-@pytest.mark.parametrize("choice", attention_candidates(PROMPT._replace(head_dim=64, value_dim=64)), ids=str)
+@pytest.mark.parametrize("choice", some(attention_candidates(PROMPT._replace(head_dim=64, value_dim=64)), 3), ids=str)
 def test_every_candidate_computes_the_right_result(choice):
     operation = operations.OPERATIONS["flash_attention_causal"]
     shape = operation.parse("1x150x200x2x1x64")

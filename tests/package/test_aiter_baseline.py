@@ -113,7 +113,7 @@ def test_every_candidate_is_right(checkout):
         copy.check()
 
 
-@pytest.mark.parametrize(("operand", "change"), [("shuffled_b", 1), ("bias", 3.0)])
+@pytest.mark.parametrize(("operand", "change"), [("shuffled_b", 1), pytest.param("bias", 3.0, marks=pytest.mark.slow)])
 def test_wrong_results_are_told(checkout, monkeypatch, operand, change):
     right = aiter.AiterProblem.of
 
