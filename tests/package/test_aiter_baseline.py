@@ -13,7 +13,7 @@ from deep_gemm_rocm.benchmarks.shapes import Shape
 from deep_gemm_rocm.workbench import compile as compiled
 
 ONCE = Sampling(1, 0, 0)
-SHAPE = Shape(37, 256, 384)
+SHAPE = Shape(21, 256, 384)
 # A plain kernel with the arguments and layouts of AITER's.
 SOURCE = """
 #include <hip/hip_runtime.h>
