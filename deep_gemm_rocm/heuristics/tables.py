@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def parsed(cls: type, fields: Mapping[str, str]) -> dict[str, Any]:
         ValueError: a field is none of these.
     """
     values: dict[str, Any] = {}
-    for name, type_ in get_type_hints(cls).items():
+    for name, type_ in _types(cls).items():
         if name in fields and type_ is bool:
             if fields[name] not in _FLAGS:
                 raise ValueError(f"{name} must be True or False, got {fields[name]!r}")
@@ -79,6 +80,12 @@ def parsed(cls: type, fields: Mapping[str, str]) -> dict[str, Any]:
             except ValueError as error:
                 raise ValueError(f"{name} must be a number, got {fields[name]!r}") from error
     return values
+
+
+@functools.cache
+def _types(cls: type) -> dict[str, Any]:
+    """The types of a class's attributes, which take long to evaluate."""
+    return get_type_hints(cls)
 
 
 class Row(Protocol):
