@@ -11,7 +11,7 @@ import pytest
 def some(cases: Iterable[Any], count: int) -> list[Any]:
     """Cases for ``pytest.mark.parametrize``: the default run takes ``count`` of them, evenly spread; others are slow.
 
-    A case is one value, or a tuple of values for as many names.
+    A case is one value, which may be a named tuple, or a tuple of values for as many names.
     """
     cases = list(cases)
     assert count < len(cases), "all cases are in the default run"
@@ -20,4 +20,4 @@ def some(cases: Iterable[Any], count: int) -> list[Any]:
 
 
 def _slow(case: Any) -> Any:
-    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+    return pytest.param(*(case if type(case) is tuple else (case,)), marks=pytest.mark.slow)
