@@ -17,6 +17,17 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+def is_traced() -> bool:
+    """Whether ``torch.compile`` or ``torch.export`` traces the code that asks.
+
+    ``torch.compiler.is_compiling()`` alone is also true for other threads, which run calls while one compiles, and for
+    operators that a compiler runs itself. Without Dynamo, tracing has a mode for operators on the thread's stack.
+    """
+    return torch.compiler.is_dynamo_compiling() or (
+        torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
 def renaming(function: Callable[_P, _R], names: Mapping[str, str]) -> Callable[_P, _R]:
     """The function for callers that have other names for these arguments: its errors have those names.
 
@@ -120,7 +131,7 @@ def check_tensor(name: str, tensor: torch.Tensor) -> None:
     check_is_tensor(name, tensor)
     if tensor.layout != torch.strided:
         raise TypeError(f"{name} must be a strided tensor, got layout {tensor.layout}; convert it with .to_dense()")
-    if torch.compiler.is_compiling():
+    if is_traced():
         return  # traced tensors have no storage
     _check_has_values(name, tensor)
     check_storage(name, tensor)

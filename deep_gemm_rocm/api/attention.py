@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
 import torch
 
-from ..checks import check_bool
+from ..checks import check_bool, is_traced
 from ..heuristics import (
     AttentionCase,
     AttentionConfig,
@@ -171,7 +171,7 @@ def flash_attention(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         out = new_output(q, v.shape[-1]) if out is None else out
         of_sequences = (cu_seqlens_q, cu_seqlens_k, block_table, context_lens)
         options = (softmax_scale, causal, window or NO_WINDOW, *of_sequences)

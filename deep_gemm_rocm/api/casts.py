@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..checks import check_bool, check_int, check_tensor
+from ..checks import check_bool, check_int, check_tensor, is_traced
 from ..heuristics.cast_config import CastConfig, RowCastConfig, Shared, lanes_and_passes, needs_clamp
 from ..launch import planning
 from ..launch.cast import cast_launch, fp4_cast_launch, row_cast_launch
@@ -71,7 +71,7 @@ def per_token_cast_to_fp8(
     """
     if use_packed_ue8m0:
         raise NotImplementedError(f"use_packed_ue8m0 must be False: {NO_UE8M0}")
-    if torch.compiler.is_compiling():
+    if is_traced():
         return torch.ops.deep_gemm_rocm.per_token_cast_to_fp8(x, use_ue8m0, fp8_max), None
     check_castable(x, use_ue8m0, gran_k, fp8_max)
     if _is_on_host(x):
@@ -97,7 +97,7 @@ def per_block_cast_to_fp8(
     Raises:
         TypeError, ValueError, NotImplementedError, hip.HipError, jit.JitError: as for ``per_token_cast_to_fp8``.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         return torch.ops.deep_gemm_rocm.per_block_cast_to_fp8(x, use_ue8m0, fp8_max), None
     check_castable(x, use_ue8m0, gran_k, fp8_max)
     if _is_on_host(x):
@@ -123,7 +123,7 @@ def per_channel_cast_to_fp8(
     Raises:
         TypeError, ValueError, NotImplementedError, hip.HipError, jit.JitError: as for ``per_token_cast_to_fp8``.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         return torch.ops.deep_gemm_rocm.per_channel_cast_to_fp8(x, use_ue8m0, fp8_max), None
     check_castable(x, use_ue8m0, gran_k, fp8_max)
     if _is_on_host(x):
@@ -147,7 +147,7 @@ def per_row_cast_to_fp8(x: torch.Tensor, use_ue8m0: bool = False, *, fp8_max: fl
     Raises:
         TypeError, ValueError, hip.HipError, jit.JitError: as for ``per_token_cast_to_fp8``.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         return torch.ops.deep_gemm_rocm.per_row_cast_to_fp8(x, use_ue8m0, fp8_max), None
     check_castable(x, use_ue8m0, SCALE_BLOCK, fp8_max)
     m, k = x.shape
@@ -174,7 +174,7 @@ def per_tensor_cast_to_fp8(x: torch.Tensor, use_ue8m0: bool = False, *, fp8_max:
     Raises:
         TypeError, ValueError, hip.HipError, jit.JitError: as for ``per_token_cast_to_fp8``.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         return torch.ops.deep_gemm_rocm.per_tensor_cast_to_fp8(x, use_ue8m0, fp8_max), None
     check_castable(x, use_ue8m0, SCALE_BLOCK, fp8_max)
     if x.numel() == 0:
@@ -213,7 +213,7 @@ def per_token_cast_to_fp4(
         NotImplementedError: another ``gran_k``.
         hip.HipError, jit.JitError: a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         return torch.ops.deep_gemm_rocm.per_token_cast_to_fp4(x, use_ue8m0, gran_k, use_packed_ue8m0), None
     check_castable_to_fp4(x, use_ue8m0, gran_k, use_packed_ue8m0)
     if _is_on_host(x):

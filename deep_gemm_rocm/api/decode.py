@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
 import torch
 
-from ..checks import check_bool, check_int
+from ..checks import check_bool, check_int, is_traced
 from ..heuristics import (
     AttentionCase,
     DecodeConfig,
@@ -136,7 +136,7 @@ def flash_attention_decode(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         out = new_output(q, v_cache.shape[-1]) if out is None else out
         options = (softmax_scale, window or NO_WINDOW, q_descale, k_descale, v_descale, attn_sink, softcap, out)
         lse = torch.ops.deep_gemm_rocm.flash_attention_decode(
@@ -208,7 +208,7 @@ def mla_decode(
 
     The other arguments, the result, the rounding and the errors are those of ``flash_attention_decode``.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         out = new_output(q, d_v) if out is None else out
         options = (softmax_scale, q_descale, kv_descale, fp8_dtype, out, return_lse, lse_base_2, num_splits)
         lse = torch.ops.deep_gemm_rocm.mla_decode(q, kv_cache, d_v, block_table, context_lens, *options)

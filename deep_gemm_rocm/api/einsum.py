@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..checks import is_traced
 from ..heuristics import choose_gemm_config, choose_k_splits
 from ..heuristics.gemm_config import BLOCK_K_BYTES
 from ..launch.gemm import gemm_launch, split_gemm_launch
@@ -59,7 +60,7 @@ def einsum(
     """
     if use_cublaslt:
         raise NotImplementedError("use_cublaslt must be False: there is no cuBLASLt for AMD's hardware")
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.einsum(expr, a, b, d, c)
         return None, None
     return None, _launch("einsum", expr, a, b, d, c, (torch.bfloat16,), None)
@@ -92,7 +93,7 @@ def fp8_einsum(
         NotImplementedError: another form of ``expr`` or recipe.
     """
     whole = check_recipe("fp8_einsum", recipe, None, None)
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.fp8_einsum(expr, *a, *b, d, c, flat_recipe(whole))
         return None, None
     return None, _launch("fp8_einsum", expr, a, b, d, c, FP8_DTYPES, whole)

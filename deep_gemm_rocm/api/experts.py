@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..checks import is_traced
 from ..heuristics import ChoicesByM, gemm_choices
 from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes
 from ..heuristics.gemm_problem import Choice
@@ -109,7 +110,7 @@ def fused_moe(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         data, scales = data_and_scales(x)
         if out is None:
             out = data.new_empty(data.shape, dtype=torch.bfloat16)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..checks import is_traced
 from ..launch.launch import Launch
 from ..launch.repeated import Described, describing, launches, launches_of_number, launches_of_rows
 from ..launch.widen import widen_launch
@@ -82,7 +83,7 @@ def fp8_fp4_gemm_nt(
     whole = _recipe_of_a("fp8_fp4_gemm_nt", a, four_bits, recipe, recipe_a, recipe_b)
     if not four_bits:
         return described_fp8_gemm(a, b, d, c, whole, bias, epilogue)
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.fp8_fp4_gemm_nt(*a, *b, *data_and_scales(d), c, bias, epilogue)
         return None, None
     options: dict[str, Any] = {"four_bits": "e2m1", "c": c, "bias": bias, "epilogue": epilogue}
@@ -145,7 +146,7 @@ def bf16_fp4_gemm_nt(
         NotImplementedError: a pair ``d``.
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.bf16_fp4_gemm_nt(a, *b, d, c, bias, epilogue)
         return None, None
     gemm, arguments = check_gemm(a, b, d, dtypes=_BF16, four_bits="e2m1", c=c, bias=bias, epilogue=epilogue)
@@ -248,7 +249,7 @@ m_grouped_fp4_gemm_nt_masked = m_grouped_fp8_fp4_gemm_nt_masked
 def _is_widened(a: Any, recipe_a: Any) -> bool:
     """Whether ``a`` is widened before it is multiplied. torch.compile's operators find out by themselves."""
     given = None if recipe_a is None else tuple(recipe_a)
-    return not torch.compiler.is_compiling() and has_scales_of_groups(a, given)
+    return not is_traced() and has_scales_of_groups(a, given)
 
 
 def _widened(a: Any, masked_m: Any = None) -> tuple[torch.Tensor, Launch | None]:

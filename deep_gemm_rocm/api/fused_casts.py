@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..checks import check_bool, check_int, check_positive
+from ..checks import check_bool, check_int, check_positive, is_traced
 from ..heuristics.cast_config import CastConfig, RowCastConfig, lanes_and_passes, needs_clamp
 from ..launch.cast import cast_launch, row_cast_launch
 from ..launch.repeated import Described, launches_of_rows
@@ -54,7 +54,7 @@ def rms_norm_cast_to_fp8(
         TypeError, ValueError: an argument is not as above.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         options = (eps, residual, gran_k, use_ue8m0, fp8_max)
         data, scales, total = torch.ops.deep_gemm_rocm.rms_norm_cast_to_fp8(x, weight, *options)
         return ((data, scales) if residual is None else (data, scales, total)), None
@@ -125,7 +125,7 @@ def silu_and_mul_cast_to_fp8(
         TypeError, ValueError: an argument is not as above.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         options = (masked_m, alpha, limit, use_ue8m0, fp8_max)
         return torch.ops.deep_gemm_rocm.silu_and_mul_cast_to_fp8(x, *options), None
     check_activated(x, masked=masked_m is not None)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..checks import is_traced
 from ..heuristics import dense_choices
 from ..heuristics.gemm_problem import are_scale_rows_apart
 from ..launch.gemm import SizesOfGemm, computed, gemm_launch
@@ -74,7 +75,7 @@ def gemm_fp8(
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
     whole = check_recipe("gemm_fp8", recipe, None, None)
-    if torch.compiler.is_compiling():
+    if is_traced():
         traced = _new_output(a, b, epilogue) if out is None else out
         torch.ops.deep_gemm_rocm.fp8_gemm_nt(*a, *b, traced, None, c, flat_recipe(whole), bias, epilogue)
         return traced, None
@@ -136,7 +137,7 @@ def described_fp8_gemm(
     bias: torch.Tensor | None,
     epilogue: Epilogue,
 ) -> Described[None]:
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.fp8_gemm_nt(*a, *b, *data_and_scales(d), c, flat_recipe(recipe), bias, epilogue)
         return None, None
     gemm, arguments = check_gemm(a, b, d, dtypes=FP8_DTYPES, recipe=recipe, c=c, bias=bias, epilogue=epilogue)
@@ -207,7 +208,7 @@ def fp8_gemm_nt_skip_head_mid(
     """
     whole = check_recipe("fp8_gemm_nt_skip_head_mid", recipe, None, None)
     splits = check_head_splits(head_splits)
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.fp8_gemm_nt_skip_head_mid(*a, *b, d, splits, flat_recipe(whole), bias, epilogue)
         return None, None
     gemm, arguments = check_gemm(
@@ -260,7 +261,7 @@ def bf16_gemm_nt(
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
     check_alpha(alpha)
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.bf16_gemm_nt(a, b, *data_and_scales(d), c, bias, epilogue)
         return None, None
     gemm, arguments = check_gemm(a, b, d, dtypes=(torch.bfloat16,), c=c, bias=bias, epilogue=epilogue)
@@ -299,7 +300,7 @@ def f16_gemm_nt(
     epilogue: Epilogue = "identity",
 ) -> Described[None]:
     """``bf16_gemm_nt`` for f16 operands; DeepGEMM has no such function."""
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.f16_gemm_nt(a, b, *data_and_scales(d), c, bias, epilogue)
         return None, None
     gemm, arguments = check_gemm(a, b, d, dtypes=(torch.float16,), c=c, bias=bias, epilogue=epilogue)

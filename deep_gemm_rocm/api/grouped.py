@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..checks import check_bool, check_int
+from ..checks import check_bool, check_int, is_traced
 from ..heuristics import ChoicesByM, gemm_choices
 from ..launch.gemm import SizesOfGemm, gemm_launch
 from ..launch.launch import Launch
@@ -275,7 +275,7 @@ def launch_contiguous(
     layout, layout_name = (grouped_layout, "grouped_layout") if m_indices is None else (m_indices, "m_indices")
     if grouped_layout is not None and m_indices is not None:
         raise TypeError("grouped_layout and m_indices are two names for the same argument; pass one of them")
-    if torch.compiler.is_compiling():
+    if is_traced():
         ops, output = torch.ops.deep_gemm_rocm, data_and_scales(d)
         rest = (use_psum_layout, ensure_zero_padding, expected_m, bias, epilogue)
         if four_bits == "int4" and recipe is None:
@@ -334,7 +334,7 @@ def launch_masked(
     *,
     four_bits: str = "",
 ) -> Described[tuple[int, int] | None]:
-    if torch.compiler.is_compiling():
+    if is_traced():
         if signal is not None:
             raise NotImplementedError("enable_overlap must be False in torch.compile: the operator returns no numbers")
         ops, rows = torch.ops.deep_gemm_rocm, (*data_and_scales(d), masked_m, expected_m)

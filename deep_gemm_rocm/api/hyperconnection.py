@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..checks import is_traced
 from ..heuristics import choose_gemm_config
 from ..launch.gemm import gemm_launch
 from ..launch.repeated import Described, launches
@@ -39,7 +40,7 @@ def tf32_hc_prenorm_gemm(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.tf32_hc_prenorm_gemm(a, b, d, sqr_sum, num_splits)
         return None, None
     gemm, arguments = check_prenorm_gemm(a, b, d, sqr_sum, num_splits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..checks import is_traced
 from ..launch.repeated import Described, launches_of_number, launches_of_rows
 from ..problems.gemm import check_gemm
 from ..problems.gemm_kind import Epilogue
@@ -45,7 +46,7 @@ def bf16_int4_gemm_nt(
         NotImplementedError: a pair ``d``, or an int4 weight of ``shuffle_weight``, which is for FP8 activations.
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.bf16_int4_gemm_nt(a, *b, d, c, bias, epilogue)
         return None, None
     gemm, arguments = check_gemm(a, b, d, dtypes=(torch.bfloat16,), four_bits="int4", c=c, bias=bias, epilogue=epilogue)
@@ -77,7 +78,7 @@ def fp8_int4_gemm_nt(
         NotImplementedError: a pair ``d``.
         TypeError, ValueError and others: as ``gemm_fp8``.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.fp8_int4_gemm_nt(*a, *b, d, c, bias, epilogue)
         return None, None
     gemm, arguments = check_gemm(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..checks import check_is_tensor, check_tensor
+from ..checks import check_is_tensor, check_tensor, is_traced
 from ..heuristics import choose_gemm_config
 from ..heuristics.gemm_config import BLOCK_K_BYTES
 from ..launch import constants
@@ -63,7 +63,7 @@ def k_grouped_fp8_gemm_tn_contiguous(
     """
     _check_vectors("k_grouped_fp8_gemm_tn_contiguous", recipe)
     _check_sizes_layout(use_psum_layout)
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.k_grouped_fp8_gemm_tn_contiguous(*a, *b, d, ks_cpu, grouped_layout, c)
         return None, None
     gemm, arguments = check_k_grouped_gemm(
@@ -97,7 +97,7 @@ def k_grouped_fp8_gemm_nt_contiguous(
     """
     _check_vectors("k_grouped_fp8_gemm_nt_contiguous", recipe)
     _check_sizes_layout(use_psum_layout)
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.k_grouped_fp8_gemm_nt_contiguous(*a, *b, d, ks_cpu, grouped_layout, c)
         return None, None
     gemm, arguments = check_k_grouped_gemm(
@@ -128,7 +128,7 @@ def k_grouped_bf16_gemm_tn_contiguous(
         TypeError, ValueError and others: as ``k_grouped_fp8_gemm_tn_contiguous``.
     """
     _check_sizes_layout(use_psum_layout)
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.k_grouped_bf16_gemm_tn_contiguous(a, b, d, ks_cpu, grouped_layout, c)
         return None, None
     dtypes = (torch.bfloat16,)

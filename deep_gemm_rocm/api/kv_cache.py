@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 
-from ..checks import one_of
+from ..checks import is_traced, one_of
 from ..launch.kv_cache import append_kv_launch
 from ..launch.repeated import Described, launches_of_rows
 from ..problems.descales import are_of_tokens, check_token_descale
@@ -65,7 +65,7 @@ def append_kv_cache(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.append_kv_cache(k, v, k_cache, v_cache, slots, k_descale, v_descale)
         return None, None
     _check_tokens("k", k, None)

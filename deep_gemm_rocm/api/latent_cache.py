@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..checks import one_of
+from ..checks import is_traced, one_of
 from ..launch.latent_cache import append_latent_launch
 from ..launch.repeated import Described, launches_of_rows
 from ..problems.latent import LATENT_FP8_DTYPES, check_latent_descale
@@ -70,7 +70,7 @@ def append_mla_cache(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         torch.ops.deep_gemm_rocm.append_mla_cache(kv_c, k_pe, cache, slots, kv_descale, fp8_dtype)
         return None, None
     layout, width = _layout(cache)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..checks import one_of
+from ..checks import is_traced, one_of
 from ..launch.families import Size
 from ..launch.merge_states import VECTOR, merge_states_launch, num_vectors
 from ..launch.repeated import Described, launches_of_sizes
@@ -47,7 +47,7 @@ def merge_attention_states(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         out = torch.empty_like(first, memory_format=torch.contiguous_format) if out is None else out
         lse = torch.ops.deep_gemm_rocm.merge_attention_states(first, first_lse, second, second_lse, out)
         return (out, lse), None

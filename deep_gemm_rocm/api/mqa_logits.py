@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..checks import check_bool, check_int
+from ..checks import check_bool, check_int, is_traced
 from ..launch.families import Size
 from ..launch.mqa_logits import mqa_logits_launch, paged_logits_schedule_launch, paged_mqa_logits_launch
 from ..launch.repeated import Described, launches_of_rows, launches_of_sizes
@@ -66,7 +66,7 @@ def fp8_mqa_logits(
         TypeError, ValueError: an argument is not as above.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         traced: torch.Tensor = torch.ops.deep_gemm_rocm.fp8_mqa_logits(
             q, *kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k, logits_dtype
         )
@@ -121,7 +121,7 @@ def get_paged_mqa_logits_metadata(
         TypeError, ValueError: an argument is not as above.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         traced: torch.Tensor = torch.ops.deep_gemm_rocm.get_paged_mqa_logits_metadata(
             context_lens, block_kv, num_sms, indices
         )
@@ -189,7 +189,7 @@ def fp8_paged_mqa_logits(
         TypeError, ValueError: an argument is not as above.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         traced: torch.Tensor = torch.ops.deep_gemm_rocm.fp8_paged_mqa_logits(
             q,
             kv_cache,

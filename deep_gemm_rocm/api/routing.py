@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..checks import is_traced
 from ..heuristics.route_config import RouteConfig, slots_of
 from ..launch.repeated import Described, launches_of_rows
 from ..launch.routing import route_launch
@@ -52,7 +53,7 @@ def route_top_k(
         TypeError, ValueError: an argument is not as above.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         options = (scoring, bias, num_groups, top_groups, renormalize, scale)
         return torch.ops.deep_gemm_rocm.route_top_k(logits, top_k, *options), None
     routing = check_routing(logits, top_k, scoring, bias, num_groups, top_groups, renormalize, scale)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from ..checks import check_bool, check_int
+from ..checks import check_bool, check_int, is_traced
 from ..heuristics import AttentionCase, DecodeConfig, choose_attention, is_busy_unsplit
 from ..launch.decode import Dealt, sparse_mla_launch
 from ..launch.launch import Launch, Sizes
@@ -77,7 +77,7 @@ def sparse_mla(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         out = _new_output(q) if out is None else out
         lse, max_logits = torch.ops.deep_gemm_rocm.sparse_mla(
             q, kv_cache, indices, topk_length, attn_sink, softmax_scale, fp8_dtype, extra_kv_cache, extra_indices,

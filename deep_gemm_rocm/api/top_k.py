@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..checks import check_int, one_of
+from ..checks import check_int, is_traced, one_of
 from ..launch.repeated import Described, launches_of_rows
 from ..launch.top_k import top_k_launch
 from ..problems.sequences import MAX_PAGE_SIZE
@@ -60,7 +60,7 @@ def top_k_per_row(
         TypeError, ValueError: an argument is not as above; nothing is written then.
         hip.NoDeviceError, hip.HipError, jit.JitError: there is no device, a launch or a compile failed.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         if out is None:
             out = torch.empty((logits.shape[0], k), dtype=torch.int32, device=logits.device)
         torch.ops.deep_gemm_rocm.top_k_per_row(logits, k, starts, ends, block_table, page_size, sequences, out)

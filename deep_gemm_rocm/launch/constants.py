@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from .. import forking
+from ..checks import is_traced
 from ..runtime import arrays, session
 from . import fast_path, planning
 
@@ -45,7 +46,7 @@ def int32(numbers: Sequence[int], tensor: torch.Tensor, check: Callable[[], list
     def copied() -> torch.Tensor:
         return arrays.beside(tensor, torch.tensor(check(), dtype=torch.int32, device="cpu"))
 
-    if torch.compiler.is_compiling() or planning.current() is not None or type(numbers) not in (list, tuple):
+    if is_traced() or planning.current() is not None or type(numbers) not in (list, tuple):
         return copied()
     runtime, device = arrays.runtime_of(tensor), tensor.get_device()
     if runtime.is_capturing(device):

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 
-from ..checks import reach
+from ..checks import is_traced, reach
 from . import hip, streams
 from .array_protocols import ROCM, capsule_of, describe, interface_of
 from .array_runtime import ON_DEVICE, TO_DEVICE, TO_HOST, Array, DeviceMemory, array_runtime
@@ -254,7 +254,7 @@ def through_host(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def through(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if torch.compiler.is_compiling():
+        if is_traced():
             return function(*args, **kwargs)
         given = [part for part in (*args, *kwargs.values()) if isinstance(part, DeviceTensor)]
         if not given:

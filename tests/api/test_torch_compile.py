@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import deep_gemm_rocm as dg
+from deep_gemm_rocm import jit
 from deep_gemm_rocm.api.torch_ops import OPERATORS
 from deep_gemm_rocm.testing import assert_accurate, gemm_reference, int4_weights
 
@@ -551,6 +553,28 @@ def test_errors_come_when_the_program_runs():
     a, b, d = per_token(M, K), per_block(N, K), empty(M, N)
     compiled(a, b, d)
     assert_accurate(d, gemm_reference(a, b))
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_other_threads_call_while_one_compiles(is_again):
+    """torch says in all threads that it is compiling, while one does."""
+    x = randn(M, K)
+    expected = dg.per_token_cast_to_fp8(x)
+    if not is_again:
+        jit.forget()
+
+    def backend(graph, _):
+        with ThreadPoolExecutor(1) as other:
+            own = other.submit(dg.per_token_cast_to_fp8, x).result()
+            by_operator = other.submit(torch.ops.deep_gemm_rocm.per_token_cast_to_fp8, x, False, 240.0).result()
+            assert all(same(*pair) for pair in zip(own + tuple(by_operator), expected * 2, strict=True))
+            with pytest.raises(ValueError, match="it was resized or freed"):
+                other.submit(dg.per_row_cast_to_fp8, freed).result()
+        return graph
+
+    freed = randn(M, K)
+    freed.untyped_storage().resize_(0)
+    assert torch.compile(lambda y: y + 1, backend=backend)(torch.ones(3)).sum() == 6
 
 
 SCHEMAS = {
