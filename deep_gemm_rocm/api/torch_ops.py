@@ -78,6 +78,7 @@ def _operator(
     without: tuple[str, ...] = (),
     fake: Callable[..., Any] | None = None,
     results: int = 1,
+    detaches: bool = False,
 ) -> None:
     """Registers a public function as the operator of the same name.
 
@@ -88,6 +89,7 @@ def _operator(
         fake: takes the same arguments and returns an uninitialised tensor of the result's shape and dtype. None for
             functions that return nothing.
         results: how many tensors the function returns.
+        detaches: whether it takes tensors that require grad, and returns tensors that don't. Others raise an error.
     """
     hints = {
         name: hint
@@ -111,7 +113,26 @@ def _operator(
         schema=f"({schema}) -> ({returned})",
     )
     operator.register_fake(lambda *flat: (fake or _returns_nothing)(**arguments(flat)))
+    # torch calls this while it traces, if an argument requires grad; when the program runs, none does any more.
+    # Gradients through an operator that writes would be lost in silence.
+    operator._setup_context_fn = _detach if detaches else functools.partial(_refuse_grad, operator._opoverload)
     OPERATORS[function.__name__] = operator
+
+
+def _detach(*, ctx: Any, output: tuple[Tensor, ...], **_: Any) -> None:
+    ctx.mark_non_differentiable(*output)
+
+
+def _refuse_grad(operator: Any, *, inputs: tuple[Any, ...], **_: Any) -> None:
+    """
+    Raises:
+        ValueError: always; the message names the arguments that require grad.
+    """
+    flat = zip(operator._schema.arguments, inputs, strict=True)
+    names = " and ".join(argument.name for argument, value in flat if isinstance(value, Tensor) and value.requires_grad)
+    raise ValueError(
+        f"{names} must not require grad, for there is no backward; .detach() it or call under torch.no_grad()"
+    )
 
 
 def _declared(name: str, hint: Any, is_written: bool) -> str:
@@ -293,13 +314,14 @@ _operator(kv_cache.append_kv_cache, "k_cache", "v_cache", may_write=("k_descale"
 _operator(latent_cache.append_mla_cache, "cache")
 _operator(_returns_second(merge_states.merge_attention_states), "out", fake=_merged_lse)
 
+_cast = functools.partial(_operator, results=2, detaches=True)
 _FOR_DEEPGEMM = ("gran_k", "use_packed_ue8m0")  # arguments with one allowed value
-_operator(casts.per_token_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_rows_of_blocks, results=2)
-_operator(casts.per_token_cast_to_fp4, fake=_fp4, results=2)
-_operator(casts.per_block_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_scaled_by(SCALE_BLOCK, SCALE_BLOCK), results=2)
-_operator(casts.per_channel_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_scaled_by(SCALE_BLOCK, 1), results=2)
-_operator(casts.per_row_cast_to_fp8, fake=_scaled_by(1, None), results=2)
-_operator(casts.per_tensor_cast_to_fp8, fake=_scaled_by(None, None), results=2)
+_cast(casts.per_token_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_rows_of_blocks)
+_cast(casts.per_token_cast_to_fp4, fake=_fp4)
+_cast(casts.per_block_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_scaled_by(SCALE_BLOCK, SCALE_BLOCK))
+_cast(casts.per_channel_cast_to_fp8, without=_FOR_DEEPGEMM, fake=_scaled_by(SCALE_BLOCK, 1))
+_cast(casts.per_row_cast_to_fp8, fake=_scaled_by(1, None))
+_cast(casts.per_tensor_cast_to_fp8, fake=_scaled_by(None, None))
 _operator(_returns_sum(fused_casts.rms_norm_cast_to_fp8), fake=_normed, results=3)
 _operator(fused_casts.silu_and_mul_cast_to_fp8, fake=_activated, results=2)
 _operator(_returns_none(experts.fused_moe), "out")

@@ -555,6 +555,39 @@ def test_errors_come_when_the_program_runs():
     assert_accurate(d, gemm_reference(a, b))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_gradients_are_refused_while_the_program_is_traced(backend):
+    """torch would leave out the operator's part of them."""
+    q, b = randn(1, 8, 4, 64), randn(N, K)
+
+    def attention(x):
+        return x.sum() + dg.flash_attention(x.view(q.shape), q, x.view(q.shape)).sum()
+
+    def gemm(x):
+        dg.bf16_gemm_nt(x, b, d := empty(8, N))
+        return x.sum() + d.sum()
+
+    calls = {"a must not require grad": gemm, "q and v must not require grad": attention}
+    for message, call in calls.items():
+        compiled = torch.compile(call, fullgraph=True, backend=backend)
+        with pytest.raises(Exception, match=message):
+            compiled(randn(8, 256).requires_grad_())
+        with torch.no_grad():
+            compiled(randn(8, 256).requires_grad_())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("cast", [dg.per_token_cast_to_fp8, dg.per_block_cast_to_fp8])
+def test_results_of_casts_require_no_grad(cast, backend):
+    def values(x):
+        data, scales = cast(x)
+        return x.sum() + data.float().sum() + scales.sum()
+
+    x = randn(8, 256).requires_grad_()
+    torch.compile(values, fullgraph=True, backend=backend)(x).backward()
+    assert (x.grad == 1).all()
+
+
 @pytest.mark.parametrize("is_again", [False, True])
 def test_other_threads_call_while_one_compiles(is_again):
     """torch says in all threads that it is compiling, while one does."""
