@@ -235,12 +235,12 @@ assert flash_mla.flash_mla_interface.flash_mla_with_kvcache is flash_mla_with_kv
 assert flash_mla_with_kvcache is deep_gemm_rocm.flash_mla_with_kvcache
 metadata, none = get_mla_metadata()
 assert isinstance(metadata, FlashMLASchedMeta) and none is None
+print("found")
 """
 
 
 def test_as_flash_mla():
-    done = subprocess.run([sys.executable, "-c", FLASH_MLA], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert "found" in in_clean_child(what_prints, FLASH_MLA)
 
 
 @pytest.mark.parametrize("groups", [None, 3])
