@@ -112,6 +112,7 @@ Recalled = tuple[Described, tuple[Any, list[torch.Tensor], Launches] | None]
 Recall = Callable[[object, object, dict[tuple[Any, ...], Any], tuple[Any, ...], dict[str, Any]], Recalled]
 
 _ALIGNMENT = 16
+_MOST_PARTS = 2**16  # of a call that is remembered; a list that contains itself has no end
 
 _is_grad_enabled = torch.is_grad_enabled
 _address = torch.Tensor.data_ptr
@@ -144,6 +145,8 @@ def described_by_python(function: object, values: object, args: tuple[Any, ...],
             elif issubclass(kind, tuple | list):
                 key.append(len(part))
                 parts += part
+                if len(parts) > _MOST_PARTS:
+                    return None
             elif kind is _DEVICE_TENSOR:
                 tensors.append(part)
                 strides = part.is_contiguous() or part.stride()

@@ -217,11 +217,14 @@ def _launching(function: Callable[_P, Described[_R]], family_of: _FamilyOf | Non
     return launching
 
 
-def _of_python(value: Any) -> Any:
+_MOST_DEPTH = 4  # of lists in an argument, more than any function takes
+
+
+def _of_python(value: Any, depth: int = 0) -> Any:
     """The value with ints of Python in place of NumPy's, which are equal to those in every table of what is remembered,
     but of another type."""
-    if type(value) in (tuple, list):
-        return type(value)(map(_of_python, value))
+    if type(value) in (tuple, list) and depth < _MOST_DEPTH:
+        return type(value)(_of_python(part, depth + 1) for part in value)
     return int(value) if is_int(value) else value
 
 

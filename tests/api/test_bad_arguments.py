@@ -201,6 +201,15 @@ def test_no_number_that_is_taken_is_too_large_for_a_launch(name):
     try_huge_numbers(name)
 
 
+@pytest.mark.parametrize("name", some(GOOD, 8))
+def test_a_list_that_contains_itself_has_an_end(name, launched):
+    endless: list = []
+    endless.append(endless)
+    good = GOOD[name]()
+    for parameter in good:
+        try_arguments(name, good, good | {parameter: endless})
+
+
 @pytest.mark.parametrize("name", [name for name in GOOD if "fp8_fp8" in name])
 def test_errors_have_the_names_of_deep_gemm_1(name):
     good = GOOD[name]()
