@@ -161,6 +161,8 @@ def described_by_python(function: object, values: object, args: tuple[Any, ...],
         addresses = tuple(map(_address, tensors) if is_torchs else [tensor.data_ptr() for tensor in tensors])
     except RuntimeError:  # a tensor has no strides or no address
         return None
+    if 0 in addresses and any(tensor.numel() and not at for tensor, at in zip(tensors, addresses, strict=True)):
+        return None  # its memory was freed
     return tuple(key), tensors, addresses
 
 

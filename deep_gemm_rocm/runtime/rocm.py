@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 
 from .. import forking
+from ..checks import check_storage
 
 ARCH = "gfx942"
 
@@ -254,11 +255,13 @@ class Runtime:
         """Checks that one kernel can be launched on tensors, by the names of their arguments.
 
         Raises:
-            ValueError: kernels can't access a tensor, see ``check_residence``, or the tensors are on different devices.
+            ValueError: kernels can't access a tensor, see ``check_residence``, a tensor's memory was freed, or the
+                tensors are on different devices.
         """
         first, device = next((name, tensor.device) for name, tensor in tensors.items())
         for name, tensor in tensors.items():
             self.check_residence(name, tensor)
+            check_storage(name, tensor)
             if tensor.device != device:
                 raise ValueError(
                     f"{name} is on {tensor.device}, but {first} is on {device}: expected all tensors of a call on one "

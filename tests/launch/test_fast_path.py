@@ -124,6 +124,11 @@ def test_functions_settings_and_names_differ():
     assert by_c(min, 1, (), {"c": x})[0] != by_c(min, 1, (), {"bias": x})[0]
 
 
+def freed(tensor):
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 UNUSUAL = {
     "meta": lambda: x.to("meta"),
     "sparse": lambda: x.to_sparse(),
@@ -136,6 +141,7 @@ UNUSUAL = {
     "nine dimensions": lambda: torch.zeros((1,) * 9),
     "many parts": lambda: tuple(range(100)),
     "many tensors": lambda: (x,) * 20,
+    "freed": lambda: freed(torch.zeros(2)),
     "subclass": lambda: x.as_subclass(type("Own", (torch.Tensor,), {})),
 }
 
@@ -153,8 +159,9 @@ def test_what_is_unusual_is_left_to_python(case):
         assert found[0][0] is function
 
 
-def test_subclasses_of_tensors_are_left_to_the_function():
-    assert describe(described_by_python, UNUSUAL["subclass"]()) is None
+@pytest.mark.parametrize("case", ["subclass", "freed"])
+def test_some_tensors_are_left_to_the_function(case):
+    assert describe(described_by_python, UNUSUAL[case]()) is None
 
 
 @needs_c

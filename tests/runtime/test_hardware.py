@@ -9,6 +9,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -178,6 +179,13 @@ def misplace():
         runtime.launching(x=one, y=other)
     with pytest.raises(ValueError, match="y is on cuda:2, a gfx90a"):
         runtime.launching(x=one, y=on["cuda:2"][0][0])
+    freed = torch.zeros(10)  # a torch without CUDA can't free a GPU's
+    freed.untyped_storage().resize_(0)
+    with (
+        mock.patch.object(runtime, "check_residence"),
+        pytest.raises(ValueError, match="x needs 40 bytes of its storage, which has 0: it was resized or freed"),
+    ):
+        runtime.launching(x=freed)
 
 
 def test_misplaced_tensors_are_refused_by_name(machine):

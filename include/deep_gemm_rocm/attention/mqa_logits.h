@@ -6,6 +6,7 @@
 #pragma once
 
 #include "deep_gemm_rocm/arithmetic/rounding.h"
+#include "deep_gemm_rocm/attention/paged_logits_schedule.h"
 #include "deep_gemm_rocm/loading/fragment.h"
 #include "deep_gemm_rocm/hardware/global.h"
 #include "deep_gemm_rocm/hardware/static_for.h"
@@ -406,8 +407,6 @@ DG_DEVICE void clean_unseen(const PagedMqaLogitsArguments& args, int workgroup) 
   }
 }
 
-constexpr int kSegmentKeys = kMqaWaves * kWaveSize;  // a wave has 64 of them
-
 struct SegmentPlace {
   int sequence, segment;
 };
@@ -480,7 +479,7 @@ template <class Shape, class Order>
 DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgroup) {
   const SegmentRange range =
       args.schedule == nullptr ? SegmentLine(args).piece(workgroup) : scheduled_segments(args, workgroup);
-  constexpr int kKeys = MqaKeys<Shape>::kCount;
+  constexpr int kKeys = MqaKeys<Shape>::kCount;  // of a segment, which a wave has
   static_assert(kMqaWaves * kKeys == kSegmentKeys);
   auto [sequence, segment] = range.begin;
   const auto [last_sequence, last_segment] = range.end;

@@ -94,6 +94,14 @@ inline bool is_contiguous(const DlTensor& tensor) {
   return contiguous;
 }
 
+// Whether the tensor has elements and no memory for them, as after torch's untyped_storage().resize_(0).
+inline bool is_freed(const DlTensor& tensor) {
+  if (tensor.data) return false;
+  for (int i = 0; i < tensor.ndim; i++)
+    if (tensor.shape[i] == 0) return false;
+  return true;
+}
+
 // Only imaginary parts of complex tensors may be negated lazily. They begin in the middle of a complex number, and have
 // every other number of a row.
 inline bool may_be_negated(const DlTensor& tensor) {
@@ -124,7 +132,7 @@ inline Outcome describe_tensor(PyObject* object, bool with_grad, int64_t*& words
     PyErr_Clear();
     return Outcome::kUnusual;
   }
-  if (tensor.ndim > kMostDimensions) return Outcome::kUnusual;
+  if (tensor.ndim > kMostDimensions || is_freed(tensor)) return Outcome::kUnusual;
   const bool contiguous = is_contiguous(tensor);
   if (may_be_negated(tensor)) {
     const int negated = is_true(PyObject_CallMethodObjArgs(object, is_neg, nullptr));
