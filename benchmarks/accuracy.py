@@ -347,8 +347,26 @@ def page(found: Sequence[Found]) -> str:
     return TEMPLATE.format(**counts, least=least, most=most, by_class=by_class, by_source=by_source, by_row=by_row)
 
 
+def changes_in(text: str) -> dict[str, float]:
+    """The constants of ``--change``.
+
+    Raises:
+        typer.BadParameter: one has no number, or is no constant.
+    """
+    known, changes = current(), {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        try:
+            changes[name] = float(value)
+        except ValueError:
+            raise typer.BadParameter(f"expected NAME=NUMBER, got {part!r}", param_hint="--change") from None
+        if name not in known:
+            raise typer.BadParameter(f"there is no constant {name}", param_hint="--change")
+    return changes
+
+
 def main(
-    aiter: Annotated[Path, typer.Argument(help="A checkout of github.com/ROCm/aiter.")],
+    aiter: Annotated[Path, typer.Argument(help="A checkout of github.com/ROCm/aiter.", exists=True, file_okay=False)],
     cache: Annotated[Path, typer.Option(help="Keeps results.")] = Path("build/accuracy"),
     only: Annotated[str, typer.Option(help="Rows whose name contains it.")] = "",
     fit: Annotated[bool, typer.Option(help="Only rows that constants may be fitted to.")] = False,
@@ -357,10 +375,14 @@ def main(
     write: Annotated[Path | None, typer.Option(help="Writes the page, docs/accuracy.md.")] = None,
 ) -> None:
     """Print the page: errors of each class, of each source and of each row."""
-    changes = {name: float(value) for name, value in (text.split("=") for text in change.split(",") if text)}
+    if not (aiter / CODE).is_dir():
+        raise typer.BadParameter(f"expected a checkout of AITER, with a folder {CODE}, got {aiter}", param_hint="aiter")
+    changes = changes_in(change)
     results = Cache(cache, aiter, changes)
     chosen = [row for row in rows() if only in row.name and (row.fits or not fit)]
     chosen = [row for row in chosen if not kept or results.path(row).exists()]
+    if not chosen:
+        raise typer.BadParameter("no row is chosen by --only, --fit and --kept")
     found = [(row, results.sustained(row)) for row in rich.progress.track(chosen, "running kernels")]
     text = page(found)
     print(text) if write is None else write.write_text(text, encoding="utf-8")

@@ -6,9 +6,11 @@ Times are simulated, under sustained load, with an empty Infinity Cache.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
+import options
 import torch
 import typer
 
@@ -155,7 +157,10 @@ def main(
     only: Annotated[str, typer.Option(help="Words that the operation must contain, like 'bf16_gemm_n'.")] = "",
 ) -> None:
     """Print the time without the setting, and by how much it is longer with it."""
-    rows = [int(number) for number in m.split(",")]
+    options.check_only(only, [*_WEIGHTS, *dict(_DECODING)])
+    rows = [int(number) for number in re.findall(r"\d+", m)]
+    if not re.fullmatch(r"\d+(,\d+)*", m) or not all(number in _FEW_ROWS for number in rows):
+        raise typer.BadParameter(f"expected numbers from 1 to 128 with commas between, got {m!r}", param_hint="--m")
     print(f"| NxK | {' | '.join(f'M = {number}' for number in rows)} | the worst |")
     print("|---" * (2 + len(rows)) + "|")
     for op, weights in _WEIGHTS.items():

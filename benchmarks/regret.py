@@ -11,12 +11,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+import options
 import typer
 
 from deep_gemm_rocm import simulator
-from deep_gemm_rocm.benchmarks import operations, tune
+from deep_gemm_rocm.benchmarks import operations, problems, tune
 from deep_gemm_rocm.benchmarks.operations import AnyProblem
-from deep_gemm_rocm.benchmarks.shapes import DENSE, Shape, parse
+from deep_gemm_rocm.benchmarks.shapes import DENSE
 from deep_gemm_rocm.heuristics import forced, gemm_table
 from deep_gemm_rocm.heuristics.gemm_choice import ranked_choices
 from deep_gemm_rocm.heuristics.gemm_problem import Choice, GemmProblem
@@ -57,10 +58,13 @@ def main(
     most: Annotated[float, typer.Option(help="The regret beyond which the exit status is 1.")] = 0.05,
 ) -> None:
     """Print the regret of each shape at each corner."""
+    chosen = options.shapes_in(shapes, DENSE)
+    if op not in problems.OPERATIONS:
+        raise typer.BadParameter(f"expected one of {', '.join(problems.OPERATIONS)}, got {op!r}", param_hint="--op")
     print(f"| M x N x K | {' | '.join(_CORNERS)} | taken | best where it loses most |")
     print(f"|---{'|---' * len(_CORNERS)}|---|---|")
     worst = 0.0
-    for shape in [parse(name, Shape) for name in shapes.split(",") if name] or DENSE:
+    for shape in chosen:
         problem = operations.make(op, shape, "cpu")
         wanted = tune.asked_for(problem)
         assert isinstance(wanted, GemmProblem)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import options
 import streaming
 import torch
 import typer
 
 import deep_gemm_rocm
 from deep_gemm_rocm import simulator
-from deep_gemm_rocm.benchmarks.shapes import DENSE, Shape, parse
+from deep_gemm_rocm.benchmarks.shapes import DENSE, Shape
 from deep_gemm_rocm.problems.layout import ceil_div
 from deep_gemm_rocm.runtime import hip
 
@@ -51,9 +52,10 @@ def main(
     shapes: Annotated[str, typer.Option(help="MxNxK, with commas between; DeepGEMM's by default.")] = "",
 ) -> None:
     """Print a table of all shapes."""
+    chosen = options.shapes_in(shapes, [shape for shape in DENSE if shape.m <= 128])
     print("| M x N x K | µs | TB/s | only reading, µs | of that speed | busiest | kernels |")
     print("|---|---|---|---|---|---|---|")
-    for shape in [parse(name, Shape) for name in shapes.split(",") if name] or [s for s in DENSE if s.m <= 128]:
+    for shape in chosen:
         gemm, num_bytes = fp8_gemm(shape), bytes_moved(shape)
         time, least = sum(kernel.sustained_us for kernel in gemm), reading(num_bytes)
         rate, names = num_bytes / time / 1e6, ", ".join(kernel.name for kernel in gemm)

@@ -140,10 +140,14 @@ def parts() -> Iterator[str]:
 
 
 def main(
-    queries: Annotated[int, typer.Option(help="Tokens of the chunk.")] = 512,
-    tokens: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 32768,
+    queries: Annotated[int, typer.Option(help="Tokens of the chunk.", min=1)] = 512,
+    tokens: Annotated[int, typer.Option(help="Tokens of the prompt, a multiple of 64.", min=TOP_K)] = 32768,
 ) -> None:
     """Print both tables."""
+    if queries > tokens:
+        raise typer.BadParameter(f"expected at most --tokens, {tokens}, got {queries}", param_hint="--queries")
+    if tokens % PAGE:
+        raise typer.BadParameter(f"expected a multiple of {PAGE}, got {tokens}", param_hint="--tokens")
     for table in (chain(queries, tokens), parts()):
         for line in table:
             print(line, flush=True)
