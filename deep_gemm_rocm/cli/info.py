@@ -1,7 +1,8 @@
-"""``info``: which runtime, device, toolchain and cache folder are in use, and what is missing."""
+"""``info``: which runtime, device, toolchain, cache folder and settings are in use, and what is missing or wrong."""
 
 from __future__ import annotations
 
+import os
 import platform
 import warnings
 from collections.abc import Iterator
@@ -12,22 +13,32 @@ from rich.console import Console
 from rich.text import Text
 
 from .. import __version__
+from ..heuristics import attention_choice, gemm_table
 from ..jit import JitError, cache, folders, toolchain
-from ..runtime import hip
+from ..runtime import hip, settings
+from ..simulator import constants
+
+# What reads environment variables, and raises an error if one is wrong.
+_READERS = (settings.values, gemm_table.table, attention_choice.attention_table, constants.current)
 
 
 def show(console: Console) -> bool:
     """Prints the information; returns whether kernels can be compiled and run here."""
-    missing = []
-    for lines in (_versions, _runtime, _toolchains, _cache):
+    problems = []
+    for lines in (_versions, _runtime, _toolchains, _cache, _settings):
         try:
             for name, value in lines():
                 console.print(Text.assemble((f"{name:<15}", "bold"), value))
         except (hip.NoDeviceError, JitError) as error:
-            missing.append(str(error))
-    for what in missing:
-        console.print(Text.assemble((f"{'missing':<15}", "bold red"), what))
-    return not missing
+            problems.append(("missing", str(error)))
+    for read in _READERS:
+        try:
+            read()
+        except (ValueError, OSError) as error:
+            problems.append(("wrong", str(error)))
+    for kind, text in problems:
+        console.print(Text.assemble((f"{kind:<15}", "bold red"), text))
+    return not problems
 
 
 def _versions() -> Iterator[tuple[str, str]]:
@@ -69,6 +80,12 @@ def _cache() -> Iterator[tuple[str, str]]:
         yield "", f"can't be written ({reason}), so {instead}"
     if last.exists() and folders.is_noexec(last):
         yield "", f"{last} is mounted noexec, so its kernels can't be loaded: set DG_JIT_CACHE_DIR"
+
+
+def _settings() -> Iterator[tuple[str, str]]:
+    for name, value in sorted(os.environ.items()):
+        if name.startswith("DG_"):
+            yield "setting", f"{name}={value}"
 
 
 def _contents(folder: Path) -> str:

@@ -72,6 +72,22 @@ def test_info_says_that_kernels_cannot_be_loaded(invoke, tmp_path, monkeypatch):
     assert f"{tmp_path}/cache is mounted noexec" in invoke("info").output
 
 
+def test_info_says_which_settings_are_wrong(invoke, tmp_path, monkeypatch):
+    assert f"setting        DG_JIT_CACHE_DIR={tmp_path}/cache" in invoke("info").output
+    wrong = {"DG_BATCH_INVARIANT": "7"}
+    names = ("DG_TUNED_TABLE", "DG_TUNED_ATTENTION_TABLE", "DG_SIM_TIMING_CONSTANTS")
+    for name in names:
+        wrong[name] = str(tmp_path / name)
+    for name, value in wrong.items():
+        monkeypatch.setenv(name, value)
+    with session.using(session.Session()):
+        result = invoke("info")
+    assert result.exit_code == 1
+    assert "wrong          DG_BATCH_INVARIANT must be 0 or 1, got '7'" in result.output
+    for name in names:
+        assert re.search(rf"wrong .*{tmp_path}/{name}", result.output)
+
+
 def test_info_says_what_to_install(invoke, monkeypatch):
     monkeypatch.setattr(toolchain.Hipcc, "find", lambda: None)
     monkeypatch.setattr(toolchain.Ziglang, "find", lambda: None)
