@@ -82,6 +82,8 @@ def _folder() -> Iterator[tuple[Console, Path]]:
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
     try:
         root = folders.folder()
+        if root.is_file():
+            raise CacheError(f"{root} is a file: set DG_JIT_CACHE_DIR to a folder")
         folders.check(root)
         yield console, root
     except (CacheError, OSError) as error:

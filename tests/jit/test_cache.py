@@ -492,3 +492,12 @@ def test_commands_refuse_a_folder_of_others(six_kernels):
         result = command(*arguments)
         assert result.exit_code == 1
         assert "CacheError: the kernel cache folder" in result.output
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("verify",), ("prune",), ("export", "x.tar.gz")])
+def test_no_command_takes_a_file_for_the_cache(tmp_path, monkeypatch, arguments):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "file"))
+    refused = command(*arguments)
+    assert refused.exit_code == 1
+    assert f"{tmp_path}/file is a file: set DG_JIT_CACHE_DIR to a folder" in refused.output
