@@ -78,7 +78,6 @@ def _install_invariant(install: Callable[[], None]) -> None:
         setattr(batch_invariant_ops, _NAME, True)
         target = f"{switch.__module__}.{switch.__name__}"
         HookRegistry.register(target, lambda *_, **__: set_batch_invariant(True), HookType.AFTER)
-        HookRegistry.apply_hooks()
     install()
 
 
@@ -97,7 +96,6 @@ def _install_linear() -> None:
 
     setattr(fp8_utils, _NAME, ours)
     HookRegistry.register(f"{dispatch.__module__}.{dispatch.__name__}", chosen, HookType.AFTER)
-    HookRegistry.apply_hooks()
 
 
 def _linear_in_front_of(triton: Any) -> Any:
@@ -158,7 +156,6 @@ def _replace_methods(scheme: Any, **replaced: Any) -> None:
     setattr(scheme, _NAME, True)
     for name, ours in replaced.items():
         HookRegistry.register(f"{scheme.__module__}.{scheme.__name__}.{name}", ours, HookType.REPLACE)
-    HookRegistry.apply_hooks()
 
 
 def _process_weights_after_loading(self: Any, layer: Any) -> None:

@@ -79,6 +79,10 @@ for operator in (
 
 OUTCOMES = sglang_plugin.register()
 
+from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
+
+HookRegistry.apply_hooks()  # as SGLang does once all plug-ins have registered theirs
+
 from sglang.kernels.ops.attention.dsa import aiter_paged_mqa_logits  # noqa: E402
 from sglang.srt import batch_invariant_ops  # noqa: E402
 from sglang.srt.environ import envs  # noqa: E402
