@@ -283,7 +283,7 @@ def test_tiles_that_follow_one_with_a_far_scale(use_config, form, others):
     exponents[20, 3], data[20, 48:64] = 10, 0  # of zeros, so it doesn't count
     b, c = (data, as_form(exponents, form)), torch.randn(m, n, generator=torch.Generator().manual_seed(0))
     results = []
-    for config in (together(kind), GemmConfig(16, 32, 1, 2, 4, "alone", kind=kind)):
+    for config in (together(kind), GemmConfig(16, 32 * kind.parts, 1, 2, 4, "alone", kind=kind)):
         use_config(config)
         dg.set_num_sms(2)
         d = c.clone() if kind.accumulate else torch.empty(m, n, dtype=TYPES[kind.d_type])
