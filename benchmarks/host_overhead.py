@@ -263,11 +263,12 @@ def fp8_weights(experts: int, n: int, k: int, device: str) -> tuple[torch.Tensor
     return data, scales
 
 
-def calls_that_differ(device: str, only: str) -> None:
+def calls_that_differ(device: str, only: str) -> int:
+    """Returns how many functions have the text in their names."""
     dense, contiguous, masked = (
         Shape(_ROWS, 4096, 1024), Shape(_ROWS // 4, 4096, 1024, 4), Shape(_ROWS, 4096, 1024, 1)
     )  # fmt: skip
-    for op, shape in (
+    problems_of = (
         ("fp8_gemm_nt", Shape(_ROWS, 7168, 2048)),
         ("m_grouped_fp8_gemm_nt_contiguous", contiguous),
         ("m_grouped_fp8_gemm_nt_masked", masked),
@@ -279,9 +280,9 @@ def calls_that_differ(device: str, only: str) -> None:
         ("fp8_int4_gemm_nt", dense),
         ("m_grouped_bf16_int4_gemm_nt_contiguous", contiguous),
         ("m_grouped_bf16_int4_gemm_nt_masked", masked),
-    ):
-        if only not in op:
-            continue
+    )
+    chosen = [(op, shape) for op, shape in problems_of if only in op]
+    for op, shape in chosen:
         problem = problems.make(op, shape, device)
         other_m = [of_rows(problem, m) for m in range(1, _ROWS + 1, 4)]
         memory = problem.d.new_empty(problem.d.numel() + _ADDRESSES * shape.n)
@@ -301,10 +302,14 @@ def calls_that_differ(device: str, only: str) -> None:
                 f"{median_and_p99([functools.partial(with_other_cus, same)] * 100)} "
                 "with get_num_sms and set_num_sms around it"
             )
+    return len(chosen)
 
 
-def calls_of_other_sizes(device: str, only: str) -> None:
-    """First calls of functions that aren't GEMMs, at numbers of rows or sequences that they haven't seen."""
+def calls_of_other_sizes(device: str, only: str) -> int:
+    """First calls of functions that aren't GEMMs, at numbers of rows or sequences that they haven't seen.
+
+    Returns how many functions have the text in their names.
+    """
     x, norm = torch.randn(_ROWS, 1024, device=device).bfloat16(), torch.randn(1024, device=device).bfloat16()
     experts = [fp8_weights(8, 512, 1024, device), fp8_weights(8, 1024, 256, device)]
     weights, ids = deep_gemm_rocm.route_top_k(torch.randn(_ROWS, 8, device=device), 2)
@@ -389,13 +394,14 @@ def calls_of_other_sizes(device: str, only: str) -> None:
         ),
         "get_paged_mqa_logits_metadata": lambda m: partial(ours.get_paged_mqa_logits_metadata, lengths[:m], 64, 304),
     }
-    for name, call in calls.items():
-        if only not in name:
-            continue
+    chosen = [name for name in calls if only in name]
+    for name in chosen:
+        call = calls[name]
         of_sizes = [call(m) for m in range(1, _ROWS + 1, 4)]
         warm_up(of_sizes)
         with launching_nothing():
             print(f"{name}: {first_and_second(of_sizes)} a call of another size")
+    return len(chosen)
 
 
 def warm_up(calls: Sequence[Callable[[], object]]) -> None:
@@ -429,8 +435,9 @@ def main(
 ) -> None:
     device = hip.runtime().tensor_device
     keep_freed_memory()
-    calls_of_other_sizes(device, only)  # first, as long as little memory was used that may have gone back to the system
-    calls_that_differ(device, only)
+    # Other sizes first, as long as little memory was used that may have gone back to the system.
+    if not calls_of_other_sizes(device, only) + calls_that_differ(device, only):
+        raise typer.BadParameter(f"no function has {only!r} in its name", param_hint="--only")
     if not only:
         repeated_calls(device)
         other_repeated_calls(device)
