@@ -113,7 +113,7 @@ def _operator(
         schema=f"({schema}) -> ({returned})",
     )
     operator.register_fake(lambda *flat: (fake or _returns_nothing)(**arguments(flat)))
-    # torch calls this while it traces, if an argument requires grad; when the program runs, none does any more.
+    # torch calls this while it traces; when the program runs, no argument requires grad any more.
     # Gradients through an operator that writes would be lost in silence.
     operator._setup_context_fn = _detach if detaches else functools.partial(_refuse_grad, operator._opoverload)
     OPERATORS[function.__name__] = operator
@@ -126,13 +126,15 @@ def _detach(*, ctx: Any, output: tuple[Tensor, ...], **_: Any) -> None:
 def _refuse_grad(operator: Any, *, inputs: tuple[Any, ...], **_: Any) -> None:
     """
     Raises:
-        ValueError: always; the message names the arguments that require grad.
+        ValueError: arguments require grad, which the message names. torch before 2.5 calls this if none does, too.
     """
     flat = zip(operator._schema.arguments, inputs, strict=True)
-    names = " and ".join(argument.name for argument, value in flat if isinstance(value, Tensor) and value.requires_grad)
-    raise ValueError(
-        f"{names} must not require grad, for there is no backward; .detach() it or call under torch.no_grad()"
-    )
+    names = [argument.name for argument, value in flat if isinstance(value, Tensor) and value.requires_grad]
+    if names:
+        raise ValueError(
+            f"{' and '.join(names)} must not require grad, for there is no backward; .detach() it or call under "
+            "torch.no_grad()"
+        )
 
 
 def _declared(name: str, hint: Any, is_written: bool) -> str:
