@@ -126,7 +126,7 @@ def _detach(*, ctx: Any, output: tuple[Tensor, ...], **_: Any) -> None:
 def _refuse_grad(operator: Any, *, inputs: tuple[Any, ...], **_: Any) -> None:
     """
     Raises:
-        ValueError: arguments require grad, which the message names. torch before 2.5 calls this if none does, too.
+        ValueError: arguments require grad, which the message names. torch 2.4 calls this if none does, too.
     """
     flat = zip(operator._schema.arguments, inputs, strict=True)
     names = [argument.name for argument, value in flat if isinstance(value, Tensor) and value.requires_grad]
