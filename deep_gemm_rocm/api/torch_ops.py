@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import Any, get_type_hints
 
 import torch
@@ -71,6 +72,19 @@ def _returns_nothing(**arguments: Any) -> None:
     pass
 
 
+def _refuses_grad() -> bool:
+    """Whether torch calls operators' function for gradients only if an argument requires grad and gradients are on.
+
+    torch 2.4 always calls it, also under ``torch.no_grad()``.
+    """
+    make = getattr(torch._library.autograd, "make_autograd_impl", None)
+    parts = make.__code__.co_consts if make is not None else ()
+    return any("is_grad_enabled" in part.co_names for part in parts if isinstance(part, CodeType))
+
+
+REFUSES_GRAD = _refuses_grad()
+
+
 def _operator(
     function: Callable[..., Any],
     *written: str,
@@ -113,9 +127,12 @@ def _operator(
         schema=f"({schema}) -> ({returned})",
     )
     operator.register_fake(lambda *flat: (fake or _returns_nothing)(**arguments(flat)))
-    # torch calls this while it traces; when the program runs, no argument requires grad any more.
+    # torch calls this while it traces, if an argument requires grad; when the program runs, none does any more.
     # Gradients through an operator that writes would be lost in silence.
-    operator._setup_context_fn = _detach if detaches else functools.partial(_refuse_grad, operator._opoverload)
+    if detaches:
+        operator._setup_context_fn = _detach
+    elif REFUSES_GRAD:
+        operator._setup_context_fn = functools.partial(_refuse_grad, operator._opoverload)
     OPERATORS[function.__name__] = operator
 
 
@@ -126,15 +143,13 @@ def _detach(*, ctx: Any, output: tuple[Tensor, ...], **_: Any) -> None:
 def _refuse_grad(operator: Any, *, inputs: tuple[Any, ...], **_: Any) -> None:
     """
     Raises:
-        ValueError: arguments require grad, which the message names. torch 2.4 calls this if none does, too.
+        ValueError: always; the message names the arguments that require grad.
     """
     flat = zip(operator._schema.arguments, inputs, strict=True)
-    names = [argument.name for argument, value in flat if isinstance(value, Tensor) and value.requires_grad]
-    if names:
-        raise ValueError(
-            f"{' and '.join(names)} must not require grad, for there is no backward; .detach() it or call under "
-            "torch.no_grad()"
-        )
+    names = " and ".join(argument.name for argument, value in flat if isinstance(value, Tensor) and value.requires_grad)
+    raise ValueError(
+        f"{names} must not require grad, for there is no backward; .detach() it or call under torch.no_grad()"
+    )
 
 
 def _declared(name: str, hint: Any, is_written: bool) -> str:
