@@ -7,7 +7,7 @@ import typing
 
 import pytest
 import torch
-from helpers.default_run import some
+from helpers.default_run import some, these
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.problems.gemm_kind import EPILOGUES
@@ -32,12 +32,9 @@ def quantised_output(m: int, n: int) -> tuple[GuardedOutput, GuardedOutput]:
 
 @pytest.mark.parametrize(
     ("grouping", "quantised"),
-    [
-        pytest.param(
-            *case, marks=() if case in (("ids", False), ("psum", True), ("masked", False)) else pytest.mark.slow
-        )
-        for case in itertools.product(("ids", "psum", "masked"), (False, True))
-    ],
+    these(
+        itertools.product(("ids", "psum", "masked"), (False, True)), [("ids", False), ("psum", True), ("masked", False)]
+    ),
 )
 def test_groups(grouping, quantised):
     groups, rows = len(SIZES), ROOM * len(SIZES)

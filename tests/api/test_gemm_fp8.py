@@ -12,6 +12,7 @@ from operator import attrgetter
 
 import pytest
 import torch
+from helpers.default_run import these
 from helpers.gemm_configs import ALL, QUICK_ALL, config_id, each_dense_tile, has_row_scales_in_lds
 from helpers.host_memory import reserved
 from hypothesis import given, settings
@@ -121,10 +122,7 @@ QUICK_IN_LDS_BY_ROWS = list(zip(QUICK_IN_LDS, itertools.cycle((True, False)), st
 
 @pytest.mark.parametrize(
     ("config", "by_rows"),
-    [
-        pytest.param(*case, marks=() if case in QUICK_IN_LDS_BY_ROWS else pytest.mark.slow)
-        for case in itertools.product(SCALES_IN_LDS, (True, False))
-    ],
+    these(itertools.product(SCALES_IN_LDS, (True, False)), QUICK_IN_LDS_BY_ROWS),
     ids=lambda value: ("columns", "rows")[value] if isinstance(value, bool) else config_id(value),
 )
 def test_scales_of_many_k_blocks(use_config, monkeypatch, config, by_rows):

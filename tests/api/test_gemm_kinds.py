@@ -8,6 +8,7 @@ import itertools
 
 import pytest
 import torch
+from helpers.default_run import these
 from helpers.gemm_configs import KINDS, OF_EVERY_KIND, each_tile, quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -207,10 +208,7 @@ def test_configurations_agree_bit_by_bit(kind, configs):
 
 @pytest.mark.parametrize(
     ("layout", "dtype"),
-    [
-        pytest.param(*case, marks=() if case in (("nn", "bf16"), ("tt", "fp8")) else pytest.mark.slow)
-        for case in itertools.product(("nn", "tn", "tt"), ("fp8", "bf16"))
-    ],
+    these(itertools.product(("nn", "tn", "tt"), ("fp8", "bf16")), [("nn", "bf16"), ("tt", "fp8")]),
 )
 def test_other_layouts_give_the_same_bits(dtype, layout):
     kind = GemmKind() if dtype == "fp8" else GemmKind("bf16", "bf16", scaling="none")
