@@ -18,7 +18,7 @@ from ..jit import JitError, cache, folders, toolchain
 from ..runtime import hip, settings
 from ..simulator import constants
 
-# What reads environment variables, and raises an error if one is wrong.
+# These functions read environment variables, and raise an error if one is wrong.
 _READERS = (settings.values, gemm_table.table, attention_choice.attention_table, constants.current)
 
 

@@ -69,7 +69,7 @@ def _is_gfx942() -> bool:
 
 
 def _install_invariant(install: Callable[[], None]) -> None:
-    """Installs a part whose kernels split sums by the number of tokens, but not when SGLang is to be deterministic."""
+    """Installs a part whose kernels split sums by the number of tokens, unless SGLang is to be deterministic."""
     from sglang.srt.batch_invariant_ops import batch_invariant_ops
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 

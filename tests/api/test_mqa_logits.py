@@ -357,7 +357,7 @@ def test_same_bits_however_the_work_is_spread():
 @pytest.mark.parametrize("sequences", [64, 65, 128, 4200])
 def test_the_kernel_shares_out_any_number_of_sequences(sequences):
     lens = torch.randint(0, 900, (sequences,), generator=torch.Generator().manual_seed(sequences))
-    lens[torch.arange(sequences) % (sequences // 6) > 9] = 0  # of many, most have no key
+    lens[torch.arange(sequences) % (sequences // 6) > 9] = 0  # most of many sequences have no key
     problem = Paged(lens.tolist(), 1, 8, 32)
     operands = (problem.q, problem.cache, problem.weights, problem.context_lens, problem.block_table)
     meta = dg.get_paged_mqa_logits_metadata(problem.context_lens, 64, 11)

@@ -479,7 +479,7 @@ template <class Shape, class Order>
 DG_DEVICE void paged_mqa_logits(const PagedMqaLogitsArguments& args, int workgroup) {
   const SegmentRange range =
       args.schedule == nullptr ? SegmentLine(args).piece(workgroup) : scheduled_segments(args, workgroup);
-  constexpr int kKeys = MqaKeys<Shape>::kCount;  // of a segment, which a wave has
+  constexpr int kKeys = MqaKeys<Shape>::kCount;  // a wave's part of a segment
   static_assert(kMqaWaves * kKeys == kSegmentKeys);
   auto [sequence, segment] = range.begin;
   const auto [last_sequence, last_segment] = range.end;
