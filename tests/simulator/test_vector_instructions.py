@@ -234,6 +234,11 @@ OMOD = "\n  v_mul_f32_e64 v20, v10, v11 mul:4\n  v_add_f32_e64 v21, v10, v11 cla
 ROUNDED = (
     "\n  v_rndne_f32_e32 v20, v10\n  v_floor_f32_e32 v21, v10\n  v_ceil_f32_e32 v22, v10\n  v_trunc_f32_e32 v23, v10\n"
 )
+ROUNDED_F16 = ROUNDED.replace("f32", "f16")
+ROUNDED_F64 = "\n  v_cvt_f64_f32_e32 v[30:31], v10\n" + "".join(
+    f"  v_{name}_f64_e32 v[32:33], v[30:31]\n  v_cvt_f32_f64_e32 v{result}, v[32:33]\n"
+    for result, name in enumerate(("rndne", "floor", "ceil", "trunc"), 20)
+)
 FLOAT_MATH = "\n  v_add_f32_e32 v20, v10, v11\n  v_mul_f32_e32 v21, v10, v11\n  v_fma_f32 v22, v10, v11, v12\n"
 PREOP = "\n  v_trig_preop_f64 v[20:21], v[10:11], v12\n"
 CONVERSIONS = "\n  v_cvt_i32_f32_e32 v20, v10\n  v_cvt_u32_f32_e32 v21, v10\n  v_cvt_f16_f32_e32 v23, v10\n"
@@ -308,7 +313,7 @@ BODIES = [
     *map(swizzle_body, SWIZZLES),
     *(mode(flags) + body for flags in MODES for body in (FLOAT_MATH, ROUNDED, MINIMA, CONVERSIONS, FREXP)),
     *(mode(flags) + ieee + OMOD for flags in (0xF0, 0xC0) for ieee in ("", NO_IEEE)),
-    *(mode(flags) + LDEXP_F16 for flags in F16_MODES),
+    *(mode(flags) + body for flags in F16_MODES for body in (LDEXP_F16, ROUNDED_F16, ROUNDED_F64)),
     PREOP,
     WIDE,
     MASKS,
@@ -411,6 +416,22 @@ def test_rounding_to_integers_ignores_the_mode(machine: Machine, flags: int) -> 
     normal = np.isnan(a) | (np.abs(a) >= np.finfo(F32).tiny) | (a == 0)
     for row, function in enumerate((np.rint, np.floor, np.ceil, np.trunc)):
         same_floats(outputs[row][normal], function(a)[normal])
+
+
+@pytest.mark.parametrize("flags", F16_MODES)
+def test_rounding_halves_and_doubles_to_integers_ignores_the_mode(machine: Machine, flags: int) -> None:
+    a = pairs(SPECIAL_F32, 1, 1)[0]
+    normal = np.isnan(a) | (np.abs(a) >= np.finfo(F32).tiny) | (a == 0)
+    halves = np.concatenate([np.arange(-40, 41) / 16, [2047.5, -1023.5, 65504, np.inf, -np.inf, np.nan]]).astype(
+        np.float16
+    )
+    for row, function in enumerate((np.rint, np.floor, np.ceil, np.trunc)):
+        same_floats(machine.run(mode(flags) + ROUNDED_F64, a)[row][normal], function(a)[normal])
+    for part in np.split(np.resize(halves, 128), 2):
+        outputs = machine.run(mode(flags) + ROUNDED_F16, part.view(np.uint16).astype(np.uint32))
+        for row, function in enumerate((np.rint, np.floor, np.ceil, np.trunc)):
+            actual = outputs[row].astype(np.uint16).view(np.float16)
+            same_floats(actual.astype(F32), function(part).astype(F32))
 
 
 @pytest.mark.parametrize("flags", MODES)

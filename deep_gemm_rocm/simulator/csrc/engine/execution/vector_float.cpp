@@ -116,15 +116,16 @@ VECTOR(v_ldexp_f64, double, (double a, int32_t exponent), return std::ldexp(a, s
 const Semantics fmamk(Op::v_fmamk_f32, bind_literal_factor<v_fma_f32_lane>);
 const Semantics fmaak(Op::v_fmaak_f32, bind_literal_addend<v_fma_f32_lane>);
 
-VECTOR(v_trunc_f32, float, (float a), return std::trunc(a))
-VECTOR(v_ceil_f32, float, (float a), return std::ceil(a))
+// Without SSE4.1, GCC adds and subtracts 2^23 to round, which gives -0 in place of 0 where the MODE register rounds down.
+VECTOR(v_trunc_f32, float, (float a), return std::copysign(std::trunc(a), a))
+VECTOR(v_ceil_f32, float, (float a), return std::copysign(std::ceil(a), a))
 VECTOR(v_rndne_f32, float, (float a), return __builtin_roundevenf(a))
-VECTOR(v_floor_f32, float, (float a), return std::floor(a))
+VECTOR(v_floor_f32, float, (float a), return std::copysign(std::floor(a), a))
 VECTOR(v_fract_f32, float, (float a), return fraction(a))
-VECTOR(v_trunc_f64, double, (double a), return std::trunc(a))
-VECTOR(v_ceil_f64, double, (double a), return std::ceil(a))
+VECTOR(v_trunc_f64, double, (double a), return std::copysign(std::trunc(a), a))
+VECTOR(v_ceil_f64, double, (double a), return std::copysign(std::ceil(a), a))
 VECTOR(v_rndne_f64, double, (double a), return __builtin_roundeven(a))
-VECTOR(v_floor_f64, double, (double a), return std::floor(a))
+VECTOR(v_floor_f64, double, (double a), return std::copysign(std::floor(a), a))
 VECTOR(v_fract_f64, double, (double a), return fraction(a))
 
 VECTOR(v_exp_f32, float, (float a), return flushed(std::exp2(flushed(a))))

@@ -47,9 +47,10 @@ VECTOR(v_cos_f16, Half, (Half a), return Half::from(float(std::cos(6.28318530717
 const Approximate transcendentals({Op::v_rcp_f16, Op::v_sqrt_f16, Op::v_rsq_f16, Op::v_log_f16, Op::v_exp_f16,
                                    Op::v_sin_f16, Op::v_cos_f16},
                                   "correctly rounded to a bit or so, the chip to 1 ulp: last bits may differ");
-VECTOR(v_floor_f16, Half, (Half a), return Half::from(std::floor(float(a))))
-VECTOR(v_ceil_f16, Half, (Half a), return Half::from(std::ceil(float(a))))
-VECTOR(v_trunc_f16, Half, (Half a), return Half::from(std::trunc(float(a))))
+// The sign is copied for the reason in vector_float.cpp.
+VECTOR(v_floor_f16, Half, (Half a), return Half::from(std::copysign(std::floor(float(a)), float(a))))
+VECTOR(v_ceil_f16, Half, (Half a), return Half::from(std::copysign(std::ceil(float(a)), float(a))))
+VECTOR(v_trunc_f16, Half, (Half a), return Half::from(std::copysign(std::trunc(float(a)), float(a))))
 VECTOR(v_rndne_f16, Half, (Half a), return Half::from(__builtin_roundevenf(a)))
 VECTOR(v_fract_f16, Half, (Half a), const float x = a; return Half::from(std::min(x - std::floor(x), 0x1.ffcp-1f)))
 
