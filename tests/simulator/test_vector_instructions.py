@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import pickle
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -240,6 +245,28 @@ ROUNDED_F64 = "\n  v_cvt_f64_f32_e32 v[30:31], v10\n" + "".join(
     for result, name in enumerate(("rndne", "floor", "ceil", "trunc"), 20)
 )
 FLOAT_MATH = "\n  v_add_f32_e32 v20, v10, v11\n  v_mul_f32_e32 v21, v10, v11\n  v_fma_f32 v22, v10, v11, v12\n"
+# For each destination, the registers of its operands in order. An instruction for doubles takes the next ones, too.
+NANS_F32 = {
+    "v_add_f32_e32 v20, v10, v11": (10, 11),
+    "v_sub_f32_e32 v21, v10, v11": (10, 11),
+    "v_subrev_f32_e32 v22, v10, v11": (11, 10),
+    "v_mul_f32_e32 v23, v10, v11": (10, 11),
+    "v_fma_f32 v24, v11, v10, v12": (11, 10, 12),
+    "v_pk_add_f32 v[26:27], v[10:11], v[12:13]": (10, 12),
+}
+NANS_PACKED = {
+    "v_pk_mul_f32 v[20:21], v[10:11], v[12:13]": (10, 12),
+    "v_pk_fma_f32 v[22:23], v[12:13], v[10:11], v[14:15]": (12, 10, 14),
+    "v_fma_mix_f32 v24, v10, v11, v12": (10, 11, 12),
+}
+NANS_F64 = {
+    "v_add_f64 v[20:21], v[10:11], v[12:13]": (10, 12),
+    "v_mul_f64 v[22:23], v[10:11], v[12:13]": (10, 12),
+    "v_fma_f64 v[24:25], v[12:13], v[10:11], v[14:15]": (12, 10, 14),
+}
+NAN_BODIES = ["\n  " + "\n  ".join(texts) + "\n" for texts in (NANS_F32, NANS_PACKED, NANS_F64)]
+FRACTIONS = "\n  v_fract_f32_e32 v20, v10\n  v_fract_f16_e32 v21, v10\n"
+FUSED_F64 = "\n  v_fma_f64 v[20:21], v[10:11], v[12:13], v[14:15]\n"
 PREOP = "\n  v_trig_preop_f64 v[20:21], v[10:11], v12\n"
 CONVERSIONS = "\n  v_cvt_i32_f32_e32 v20, v10\n  v_cvt_u32_f32_e32 v21, v10\n  v_cvt_f16_f32_e32 v23, v10\n"
 FREXP = "\n  v_frexp_exp_i32_f32_e32 v20, v10\n  v_frexp_mant_f32_e32 v21, v10\n  v_ldexp_f32 v22, v10, v12\n"
@@ -307,6 +334,7 @@ DIVISION = """
 """
 MODES = [0xF0, 0xF1, 0xF2, 0xF3, 0xC0]  # rounding of f32 in bits 0 and 1, its subnormals in 4 and 5
 F16_MODES = [0xF0, 0xC4, 0xC8, 0xCC, 0x30]  # rounding of f16 in bits 2 and 3, its subnormals in 6 and 7
+FLUSHING_F64 = [0x30, 0x70, 0xB0]  # operands and results, results, operands
 BODIES = [
     *(f"\n  {text}\n" for text in INTEGER),
     *(dpp_body(control, form) for control in DPP for form in DPP_FORMS),
@@ -314,6 +342,9 @@ BODIES = [
     *(mode(flags) + body for flags in MODES for body in (FLOAT_MATH, ROUNDED, MINIMA, CONVERSIONS, FREXP)),
     *(mode(flags) + ieee + OMOD for flags in (0xF0, 0xC0) for ieee in ("", NO_IEEE)),
     *(mode(flags) + body for flags in F16_MODES for body in (LDEXP_F16, ROUNDED_F16, ROUNDED_F64)),
+    *NAN_BODIES,
+    mode(0xFA) + FRACTIONS,
+    *(mode(flags) + FUSED_F64 for flags in FLUSHING_F64),
     PREOP,
     WIDE,
     MASKS,
@@ -432,6 +463,75 @@ def test_rounding_halves_and_doubles_to_integers_ignores_the_mode(machine: Machi
         for row, function in enumerate((np.rint, np.floor, np.ceil, np.trunc)):
             actual = outputs[row].astype(np.uint16).view(np.float16)
             same_floats(actual.astype(F32), function(part).astype(F32))
+
+
+def first_nan(operands: list[np.ndarray], quiet: int) -> np.ndarray:
+    """For each lane, the bits of the first operand that is a NaN, made quiet; 0 where none is."""
+    bits = np.zeros(64, np.uint64)
+    for operand in reversed(operands):
+        bits = np.where(
+            np.isnan(operand), operand.view(f"u{operand.itemsize}").astype(np.uint64) | np.uint64(quiet), bits
+        )
+    return bits
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_first_of_several_nans_is_the_result(machine: Machine, kind: int) -> None:
+    texts, doubled = (NANS_F32, NANS_PACKED, NANS_F64)[kind], kind == 2
+    rng = np.random.default_rng(kind)
+    quiet = 1 << 51 if doubled else 1 << 22
+    size, exponent = ("u8", 0x7FF << 52) if doubled else ("u4", 0xFF << 23)
+    step = 2 if doubled else 1
+    operands = []
+    for _ in range(10, 16, step):
+        nans = (rng.integers(1, 2 * quiet, 64) | exponent).astype(size) | (
+            rng.integers(0, 2, 64).astype(size) << (63 if doubled else 31)
+        )
+        numbers = rng.choice([0.0, 1.0, -2.0, np.inf], 64).astype("f8" if doubled else F32)
+        operands.append(np.where(rng.random(64) < 0.6, nans.view(numbers.dtype), numbers))
+    outputs = machine.run(NAN_BODIES[kind], *operands)
+    for text, registers in texts.items():
+        for offset in range(2 if "pk" in text else 1):
+            expected = first_nan([operands[(register - 10) // step + offset] for register in registers], quiet)
+            row = int(re.search(r" v\[?(\d+)", text)[1]) - 20 + offset
+            actual = doubles(outputs, row) if doubled else outputs[row].astype(np.uint64)
+            nan = expected != 0
+            np.testing.assert_array_equal(actual[nan], expected[nan], text)
+
+
+def test_rounding_to_integers_makes_nans_quiet(machine: Machine) -> None:
+    a = np.full(64, 0xFF800001, np.uint32)
+    for row in machine.run(mode(0xF0) + ROUNDED, a)[1:4]:
+        assert set(row) == {0xFFC00001}
+
+
+def test_fractions_of_integers_have_the_sign_of_the_rounded_difference(machine: Machine) -> None:
+    a = np.where(LANE % 2, 0, F32(3).view(np.uint32)).astype(np.uint32)
+    outputs = machine.run(mode(0xFA) + FRACTIONS, a)  # rounds down, so equal numbers have the difference -0
+    assert set(outputs[0]) == {0x80000000}
+    assert set(outputs[1]) == {0x8000}
+
+
+# The oldest engine, with a C library that has to do without FMA.
+WITHOUT_FMA = {"DG_SIM_ENGINE": "x86-64", "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA,-AVX2,-FMA_Usable,-AVX2_Usable"}
+CHILD = """
+import pickle, sys
+machine, bodies, vectors = pickle.load(sys.stdin.buffer)
+pickle.dump([machine.run(body, *vectors) for body in bodies], sys.stdout.buffer)
+"""
+
+
+def test_doubles_are_fused_on_processors_without_fma(machine: Machine) -> None:
+    rng = np.random.default_rng(0)
+    a, b = ((rng.uniform(1, 2, 64) * 2.0 ** rng.integers(*exponents, 64)) for exponents in ((-1010, -990), (300, 600)))
+    c = -a * b  # so the rounding error is the result, and the C library's summands that are as small as it is
+    bodies = [mode(flags) + FUSED_F64 for flags in FLUSHING_F64]
+    environment = {**os.environ, **WITHOUT_FMA, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    asked = pickle.dumps((machine, bodies, (a, b, c)))
+    child = subprocess.run([sys.executable, "-c", CHILD], input=asked, env=environment, capture_output=True, check=True)
+    expected = [float(Fraction(x) * Fraction(y) + Fraction(z)) for x, y, z in zip(a, b, c, strict=True)]
+    for outputs in pickle.loads(child.stdout):
+        np.testing.assert_array_equal(doubles(outputs).view(np.float64), expected)
 
 
 @pytest.mark.parametrize("flags", MODES)

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "arithmetic.h"
 #include "lanes.h"
 
 namespace mi300x {
@@ -20,8 +21,13 @@ inline Half round_f64(double value) {
   }
   return Half::from(rounded);
 }
-inline Half fused(Half a, Half b, Half c) { return round_f64(double(float(a)) * double(float(b)) + double(float(c))); }
-inline Half unfused(Half a, Half b, Half c) { return Half::from(float(Half::from(float(a) * float(b))) + float(c)); }
+inline Half sum_of(Half a, Half b) { return Half::from(sum_of(float(a), float(b))); }
+inline Half difference_of(Half a, Half b) { return Half::from(difference_of(float(a), float(b))); }
+inline Half product_of(Half a, Half b) { return Half::from(product_of(float(a), float(b))); }
+inline Half fused(Half a, Half b, Half c) {
+  return round_f64(sum_of(product_of(double(float(a)), double(float(b))), double(float(c))));
+}
+inline Half unfused(Half a, Half b, Half c) { return sum_of(product_of(a, b), c); }
 
 inline bool is_signaling(Half a) { return is_nan(a) && !(a.bits & 0x0200); }
 inline Half quieted(Half a) { return {uint16_t(a.bits | 0x0200)}; }

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 
+#include "arithmetic.h"
 #include "lanes.h"
 
 namespace mi300x {
@@ -11,12 +12,8 @@ namespace {
 
 constexpr uint32_t quiet_nan = 0x7FC00000;
 
-bool is_nan(float value) { return value != value; }
-bool is_nan(double value) { return value != value; }
 bool is_signaling(float value) { return value != value && !(bit_cast<uint32_t>(value) & 0x00400000); }
 bool is_signaling(double value) { return value != value && !(bit_cast<uint64_t>(value) & 0x0008000000000000); }
-float quieted(float value) { return bit_cast<float>(bit_cast<uint32_t>(value) | 0x00400000); }
-double quieted(double value) { return bit_cast<double>(bit_cast<uint64_t>(value) | 0x0008000000000000); }
 
 // Flushes subnormals where the mode says so, by multiplying with a 1 that the compiler can't see.
 float canonical(float value) { return value * one_f32; }
@@ -76,8 +73,8 @@ Int saturating(Float value) {
   return Int(value);
 }
 
-float fraction(float x) { return std::min(x - std::floor(x), bit_cast<float>(0x3F7FFFFFu)); }
-double fraction(double x) { return std::min(x - std::floor(x), bit_cast<double>(0x3FEFFFFFFFFFFFFFull)); }
+float fraction(float x) { return std::min(x - rounded_down(x), bit_cast<float>(0x3F7FFFFFu)); }
+double fraction(double x) { return std::min(x - rounded_down(x), bit_cast<double>(0x3FEFFFFFFFFFFFFFull)); }
 
 constexpr double turn = 6.283185307179586476925286766559;  // sine and cosine take revolutions
 
@@ -86,15 +83,15 @@ int raw_exponent(double value) { return int(bit_cast<uint64_t>(value) >> 52 & 0x
 template <class Float>
 bool is_subnormal(Float value) { return value != 0 && raw_exponent(value) == 0; }
 
-VECTOR(v_add_f32, float, (float a, float b), return a + b)
-VECTOR(v_sub_f32, float, (float a, float b), return a - b)
-VECTOR(v_subrev_f32, float, (float a, float b), return b - a)
-VECTOR(v_mul_f32, float, (float a, float b), return a * b)
-VECTOR(v_mul_legacy_f32, float, (float a, float b), return a == 0 || b == 0 ? 0.0f : a * b)
+VECTOR(v_add_f32, float, (float a, float b), return sum_of(a, b))
+VECTOR(v_sub_f32, float, (float a, float b), return difference_of(a, b))
+VECTOR(v_subrev_f32, float, (float a, float b), return difference_of(b, a))
+VECTOR(v_mul_f32, float, (float a, float b), return product_of(a, b))
+VECTOR(v_mul_legacy_f32, float, (float a, float b), return a == 0 || b == 0 ? 0.0f : product_of(a, b))
 VECTOR(v_min_f32, float, (float a, float b), return minimum(a, b))
 VECTOR(v_max_f32, float, (float a, float b), return maximum(a, b))
-VECTOR(v_fma_f32, float, (float a, float b, float c), return __builtin_fmaf(a, b, c))
-VECTOR_ACCUMULATE(v_fmac_f32, float, (float a, float b, float d), return __builtin_fmaf(a, b, d))
+VECTOR(v_fma_f32, float, (float a, float b, float c), return fused_sum(a, b, c))
+VECTOR_ACCUMULATE(v_fmac_f32, float, (float a, float b, float d), return fused_sum(a, b, d))
 VECTOR(v_min3_f32, float, (float a, float b, float c), return minimum(minimum(a, b), c))
 VECTOR(v_max3_f32, float, (float a, float b, float c), return maximum(maximum(a, b), c))
 VECTOR(v_med3_f32, float, (float a, float b, float c), return median(a, b, c))
@@ -105,27 +102,26 @@ float scaled_by_power(float a, int32_t exponent) {
 }
 VECTOR(v_ldexp_f32, float, (float a, int32_t exponent), return scaled_by_power(a, exponent))
 
-VECTOR(v_add_f64, double, (double a, double b), return a + b)
-VECTOR(v_mul_f64, double, (double a, double b), return a * b)
+VECTOR(v_add_f64, double, (double a, double b), return sum_of(a, b))
+VECTOR(v_mul_f64, double, (double a, double b), return product_of(a, b))
 VECTOR(v_min_f64, double, (double a, double b), return minimum(a, b))
 VECTOR(v_max_f64, double, (double a, double b), return maximum(a, b))
-VECTOR(v_fma_f64, double, (double a, double b, double c), return __builtin_fma(a, b, c))
-VECTOR_ACCUMULATE(v_fmac_f64, double, (double a, double b, double d), return __builtin_fma(a, b, d))
+VECTOR(v_fma_f64, double, (double a, double b, double c), return fused_sum(a, b, c))
+VECTOR_ACCUMULATE(v_fmac_f64, double, (double a, double b, double d), return fused_sum(a, b, d))
 VECTOR(v_ldexp_f64, double, (double a, int32_t exponent), return std::ldexp(a, std::clamp(exponent, -4096, 4096)))
 
 const Semantics fmamk(Op::v_fmamk_f32, bind_literal_factor<v_fma_f32_lane>);
 const Semantics fmaak(Op::v_fmaak_f32, bind_literal_addend<v_fma_f32_lane>);
 
-// Without SSE4.1, GCC adds and subtracts 2^23 to round, which gives -0 in place of 0 where the MODE register rounds down.
-VECTOR(v_trunc_f32, float, (float a), return std::copysign(std::trunc(a), a))
-VECTOR(v_ceil_f32, float, (float a), return std::copysign(std::ceil(a), a))
+VECTOR(v_trunc_f32, float, (float a), return truncated(a))
+VECTOR(v_ceil_f32, float, (float a), return rounded_up(a))
 VECTOR(v_rndne_f32, float, (float a), return __builtin_roundevenf(a))
-VECTOR(v_floor_f32, float, (float a), return std::copysign(std::floor(a), a))
+VECTOR(v_floor_f32, float, (float a), return rounded_down(a))
 VECTOR(v_fract_f32, float, (float a), return fraction(a))
-VECTOR(v_trunc_f64, double, (double a), return std::copysign(std::trunc(a), a))
-VECTOR(v_ceil_f64, double, (double a), return std::copysign(std::ceil(a), a))
+VECTOR(v_trunc_f64, double, (double a), return truncated(a))
+VECTOR(v_ceil_f64, double, (double a), return rounded_up(a))
 VECTOR(v_rndne_f64, double, (double a), return __builtin_roundeven(a))
-VECTOR(v_floor_f64, double, (double a), return std::copysign(std::floor(a), a))
+VECTOR(v_floor_f64, double, (double a), return rounded_down(a))
 VECTOR(v_fract_f64, double, (double a), return fraction(a))
 
 VECTOR(v_exp_f32, float, (float a), return flushed(std::exp2(flushed(a))))
@@ -137,9 +133,9 @@ VECTOR(v_rcp_iflag_f32, float, (float a), return flushed(1.0f / flushed(a)))
 VECTOR(v_rsq_f32, float, (float a), return float(1.0 / std::sqrt(double(flushed(a)))))
 VECTOR(v_sqrt_f32, float, (float a), return std::sqrt(flushed(a)))
 VECTOR(v_sin_f32, float, (float a),
-       return std::isfinite(a) ? float(std::sin(turn * (a - std::trunc(a)))) : bit_cast<float>(quiet_nan))
+       return std::isfinite(a) ? float(std::sin(turn * (a - truncated(a)))) : bit_cast<float>(quiet_nan))
 VECTOR(v_cos_f32, float, (float a),
-       return std::isfinite(a) ? float(std::cos(turn * (a - std::trunc(a)))) : bit_cast<float>(quiet_nan))
+       return std::isfinite(a) ? float(std::cos(turn * (a - truncated(a)))) : bit_cast<float>(quiet_nan))
 VECTOR(v_rcp_f64, double, (double a), return 1.0 / a)
 VECTOR(v_rsq_f64, double, (double a), return 1.0 / std::sqrt(a))
 VECTOR(v_sqrt_f64, double, (double a), return std::sqrt(a))
@@ -328,7 +324,7 @@ const Semantics div_scale_f64(Op::v_div_scale_f64, bind_handler<run_division_sca
 
 // How far a * b + c lies from its rounded value: exact in its sign.
 double rounding_error(double a, double b, double c, double rounded) {
-  const double product = a * b, product_error = std::fma(a, b, -product);
+  const double product = a * b, product_error = host_fma(a, b, -product);
   const double sum = product + c, shifted = sum - product;
   const double sum_error = (product - (sum - shifted)) + (c - shifted);
   return (sum - rounded) + (sum_error + product_error);
@@ -359,7 +355,7 @@ template <class Float>
 Float division_fmas(Float a, Float b, Float quotient, bool to_nearest) {
   using Limits = DivisionLimits<Float>;
   const int exponent = raw_exponent(quotient) > Limits::bias ? Limits::scale : -Limits::scale;
-  const double rounded = std::fma(double(a), double(b), double(quotient));
+  const double rounded = fused_sum(double(a), double(b), double(quotient));
   if (!to_nearest || !std::isfinite(rounded)) return Float(std::ldexp(rounded, exponent));
   return scaled_to_nearest<Float>(rounded, rounding_error(a, b, quotient, rounded), exponent);
 }
@@ -374,7 +370,7 @@ void run_division_fmas(Wave& wave, const Instruction& inst) {
   const bool to_nearest = (std::is_same_v<Float, float> ? wave.mode.round_f32() : wave.mode.round_f16_f64()) == 0;
   for (int l = 0; l < lanes; ++l) {
     const Float a = sources[0][l], b = sources[1][l], c = sources[2][l];
-    results[l] = scale >> l & 1 ? division_fmas(a, b, c, to_nearest) : std::fma(a, b, c);
+    results[l] = scale >> l & 1 ? division_fmas(a, b, c, to_nearest) : fused_sum(a, b, c);
   }
   apply_output_modifiers(wave, inst, results);
   store_result<Float>(wave, inst.dst, results, HalfResult::clears_upper, false);

@@ -8,10 +8,10 @@
 namespace mi300x {
 namespace {
 
-VECTOR(v_add_f16, Half, (Half a, Half b), return Half::from(float(a) + float(b)))
-VECTOR(v_sub_f16, Half, (Half a, Half b), return Half::from(float(a) - float(b)))
-VECTOR(v_subrev_f16, Half, (Half a, Half b), return Half::from(float(b) - float(a)))
-VECTOR(v_mul_f16, Half, (Half a, Half b), return Half::from(float(a) * float(b)))
+VECTOR(v_add_f16, Half, (Half a, Half b), return sum_of(a, b))
+VECTOR(v_sub_f16, Half, (Half a, Half b), return difference_of(a, b))
+VECTOR(v_subrev_f16, Half, (Half a, Half b), return difference_of(b, a))
+VECTOR(v_mul_f16, Half, (Half a, Half b), return product_of(a, b))
 VECTOR(v_min_f16, Half, (Half a, Half b), return minimum(a, b))
 VECTOR(v_max_f16, Half, (Half a, Half b), return maximum(a, b))
 // Clamps the exponent: powers of two beyond the limits give the same half, and within them no product is subnormal in
@@ -47,12 +47,11 @@ VECTOR(v_cos_f16, Half, (Half a), return Half::from(float(std::cos(6.28318530717
 const Approximate transcendentals({Op::v_rcp_f16, Op::v_sqrt_f16, Op::v_rsq_f16, Op::v_log_f16, Op::v_exp_f16,
                                    Op::v_sin_f16, Op::v_cos_f16},
                                   "correctly rounded to a bit or so, the chip to 1 ulp: last bits may differ");
-// The sign is copied for the reason in vector_float.cpp.
-VECTOR(v_floor_f16, Half, (Half a), return Half::from(std::copysign(std::floor(float(a)), float(a))))
-VECTOR(v_ceil_f16, Half, (Half a), return Half::from(std::copysign(std::ceil(float(a)), float(a))))
-VECTOR(v_trunc_f16, Half, (Half a), return Half::from(std::copysign(std::trunc(float(a)), float(a))))
+VECTOR(v_floor_f16, Half, (Half a), return Half::from(rounded_down(float(a))))
+VECTOR(v_ceil_f16, Half, (Half a), return Half::from(rounded_up(float(a))))
+VECTOR(v_trunc_f16, Half, (Half a), return Half::from(truncated(float(a))))
 VECTOR(v_rndne_f16, Half, (Half a), return Half::from(__builtin_roundevenf(a)))
-VECTOR(v_fract_f16, Half, (Half a), const float x = a; return Half::from(std::min(x - std::floor(x), 0x1.ffcp-1f)))
+VECTOR(v_fract_f16, Half, (Half a), const float x = a; return Half::from(std::min(x - rounded_down(x), 0x1.ffcp-1f)))
 
 bool has_exponent(float value) { return value != 0 && std::isfinite(value); }
 VECTOR(v_frexp_mant_f16, Half, (Half a), int exponent;

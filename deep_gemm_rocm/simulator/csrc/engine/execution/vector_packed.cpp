@@ -84,8 +84,8 @@ Int saturated(int64_t value) {
   inline T name##_clamped parameters { return saturated<T>(expression); }           \
   const Semantics name##_semantics(Op::name, bind_packed_clampable<name##_half, name##_clamped>);
 
-PACKED(v_pk_add_f16, Half, (Half a, Half b), return Half::from(float(a) + float(b)))
-PACKED(v_pk_mul_f16, Half, (Half a, Half b), return Half::from(float(a) * float(b)))
+PACKED(v_pk_add_f16, Half, (Half a, Half b), return sum_of(a, b))
+PACKED(v_pk_mul_f16, Half, (Half a, Half b), return product_of(a, b))
 PACKED(v_pk_fma_f16, Half, (Half a, Half b, Half c), return fused(a, b, c))
 PACKED(v_pk_min_f16, Half, (Half a, Half b), return minimum(a, b))
 PACKED(v_pk_max_f16, Half, (Half a, Half b), return maximum(a, b))
@@ -137,13 +137,13 @@ void run_pairs(Wave& wave, const Instruction& inst, int sources, F f) {
     store_row(wave.row(inst.dst.index + half), reinterpret_cast<const uint32_t*>(results[half]), wave.exec());
 }
 VECTOR_STATE(v_pk_fma_f32, f32) {
-  run_pairs(wave, inst, 3, [](float a, float b, float c) { return __builtin_fmaf(a, b, c); });
+  run_pairs(wave, inst, 3, [](float a, float b, float c) { return fused_sum(a, b, c); });
 }
 VECTOR_STATE(v_pk_mul_f32, f32) {
-  run_pairs(wave, inst, 2, [](float a, float b, float) { return a * b; });
+  run_pairs(wave, inst, 2, [](float a, float b, float) { return product_of(a, b); });
 }
 VECTOR_STATE(v_pk_add_f32, f32) {
-  run_pairs(wave, inst, 2, [](float a, float b, float) { return a + b; });
+  run_pairs(wave, inst, 2, [](float a, float b, float) { return sum_of(a, b); });
 }
 // The low result comes from S0, the high one from S1.
 VECTOR_STATE(v_pk_mov_b32, b32) {
@@ -179,7 +179,7 @@ void fused_mixed(Wave& wave, const Instruction& inst, Lanes<float>& results) {
   load_mixed(wave, inst, 0, a);
   load_mixed(wave, inst, 1, b);
   load_mixed(wave, inst, 2, c);
-  for (int l = 0; l < lanes; ++l) results[l] = __builtin_fmaf(a[l], b[l], c[l]);
+  for (int l = 0; l < lanes; ++l) results[l] = fused_sum(a[l], b[l], c[l]);
 }
 VECTOR_STATE(v_fma_mix_f32, f32) {
   alignas(64) Lanes<float> results;
@@ -214,9 +214,9 @@ int64_t dot(uint32_t a, uint32_t b, int64_t sum) {
   return sum;
 }
 float half_dot(uint32_t a, uint32_t b, float sum) {
-  const float low = f16_to_f32(uint16_t(a)) * f16_to_f32(uint16_t(b));
-  const float high = f16_to_f32(uint16_t(a >> 16)) * f16_to_f32(uint16_t(b >> 16));
-  return low + high + sum;
+  const float low = product_of(f16_to_f32(uint16_t(a)), f16_to_f32(uint16_t(b)));
+  const float high = product_of(f16_to_f32(uint16_t(a >> 16)), f16_to_f32(uint16_t(b >> 16)));
+  return sum_of(sum_of(low, high), sum);
 }
 
 template <class Result, class Element, int bits, bool clamping>

@@ -1,8 +1,8 @@
 #include "mfma.h"
 
 #include <array>
-#include <cmath>
 
+#include "../execution/arithmetic.h"
 #include "mfma_float.h"
 #include "mfma_float8.h"
 #include "mfma_layout.h"
@@ -151,7 +151,7 @@ MFMA_INSTRUCTION multiply_f64(const MatrixOperands& o) {
       // Each 16 lanes of A and B are a k; those of D are a row of each block.
       const int a_lane = lane / 16 + (size == 16 ? 2 * r : lane / 4 % 4 * 4);
       double d = read(o.c + 64 * r, lane, o.blgp & 4);
-      for (int k = 0; k < 4; ++k) d = std::fma(a[16 * k + a_lane], b[16 * k + lane % 16], d);
+      for (int k = 0; k < 4; ++k) d = fused_sum(a[16 * k + a_lane], b[16 * k + lane % 16], d);
       const auto bits = bit_cast<uint64_t>(d);
       o.d[64 * r + lane] = static_cast<uint32_t>(bits);
       o.d[64 * r + 64 + lane] = static_cast<uint32_t>(bits >> 32);

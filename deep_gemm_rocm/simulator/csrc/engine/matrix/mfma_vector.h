@@ -155,8 +155,8 @@ inline Int32Vector multiply_pairs(Int32Vector x, Int32Vector y) {
 #endif
 }
 
-// x * y + z, rounded once.
-inline FloatVector multiply_add(FloatVector x, FloatVector y, FloatVector z) {
+// x * y + z, rounded once. Where operands are NaN, the result is another.
+inline FloatVector multiply_add_numbers(FloatVector x, FloatVector y, FloatVector z) {
 #if defined(__AVX512BW__)
   return _mm512_fmadd_ps(x, y, z);
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -165,6 +165,14 @@ inline FloatVector multiply_add(FloatVector x, FloatVector y, FloatVector z) {
   for (int lane = 0; lane < kLanes; ++lane) z[lane] = __builtin_fmaf(x[lane], y[lane], z[lane]);
   return z;
 #endif
+}
+
+// x * y + z, rounded once. Of several NaNs, the first one is the result.
+inline FloatVector multiply_add(FloatVector x, FloatVector y, FloatVector z) {
+  const FloatVector result = multiply_add_numbers(x, y, z);
+  if (!any_negative(result != result)) return result;
+  const FloatVector nan = x != x ? x : y != y ? y : z;
+  return nan != nan ? bit_cast<FloatVector>(bit_cast<Int32Vector>(nan) | 0x00400000) : result;
 }
 
 }  // namespace mi300x::mfma
