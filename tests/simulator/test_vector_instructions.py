@@ -16,6 +16,8 @@ import pytest
 from helpers.machine import POISON, Machine, doubles
 from helpers.simulated_hip import Compiler
 
+from deep_gemm_rocm import simulator
+
 F32 = np.float32
 LANE = np.arange(64)
 
@@ -267,6 +269,14 @@ NANS_F64 = {
 NAN_BODIES = ["\n  " + "\n  ".join(texts) + "\n" for texts in (NANS_F32, NANS_PACKED, NANS_F64)]
 FRACTIONS = "\n  v_fract_f32_e32 v20, v10\n  v_fract_f16_e32 v21, v10\n"
 FUSED_F64 = "\n  v_fma_f64 v[20:21], v[10:11], v[12:13], v[14:15]\n"
+# LLVM takes none of them for an instruction.
+ILLEGAL = {
+    "v_swap_b32 with an SGPR": (0x7E26A240,),
+    "v_swap_b32 with a constant": (0x7E26A280,),
+    "v_swap_b32 by SDWA": (0x7E26A2F9, 0x06060640),
+    "v_rsq_f64 by SDWA": (0x7E104CF9, 0x06060607),
+}
+ILLEGAL_BODIES = {name: "".join(f"\n  .long {word:#x}" for word in words) + "\n" for name, words in ILLEGAL.items()}
 PREOP = "\n  v_trig_preop_f64 v[20:21], v[10:11], v12\n"
 CONVERSIONS = "\n  v_cvt_i32_f32_e32 v20, v10\n  v_cvt_u32_f32_e32 v21, v10\n  v_cvt_f16_f32_e32 v23, v10\n"
 FREXP = "\n  v_frexp_exp_i32_f32_e32 v20, v10\n  v_frexp_mant_f32_e32 v21, v10\n  v_ldexp_f32 v22, v10, v12\n"
@@ -345,6 +355,7 @@ BODIES = [
     *NAN_BODIES,
     mode(0xFA) + FRACTIONS,
     *(mode(flags) + FUSED_F64 for flags in FLUSHING_F64),
+    *ILLEGAL_BODIES.values(),
     PREOP,
     WIDE,
     MASKS,
@@ -532,6 +543,12 @@ def test_doubles_are_fused_on_processors_without_fma(machine: Machine) -> None:
     expected = [float(Fraction(x) * Fraction(y) + Fraction(z)) for x, y, z in zip(a, b, c, strict=True)]
     for outputs in pickle.loads(child.stdout):
         np.testing.assert_array_equal(doubles(outputs).view(np.float64), expected)
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_forms_that_do_not_exist_are_refused(machine: Machine, name: str) -> None:
+    with pytest.raises(simulator.SimulatorError, match="illegal instruction"):
+        machine.run(ILLEGAL_BODIES[name])
 
 
 @pytest.mark.parametrize("flags", MODES)

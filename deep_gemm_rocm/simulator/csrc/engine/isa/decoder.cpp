@@ -330,6 +330,12 @@ bool operands_are_valid(const Instruction& inst) {
   return source_is_valid(inst.dst) && source_is_valid(inst.sdst);
 }
 
+// SDWA selects a part of a dword, so no source may have two. V_SWAP writes its source.
+bool form_is_valid(const Instruction& inst) {
+  if (inst.op == Op::v_swap_b32) return inst.src[0].kind == Operand::Kind::vector && !inst.sdwa && !inst.dpp;
+  return !inst.sdwa || (inst.src[0].dwords <= 1 && inst.src[1].dwords <= 1);
+}
+
 void parse_fields(Instruction& inst, const uint32_t* words, size_t available, size_t position) {
   const uint32_t word = words[0], next = available > 1 ? words[1] : 0;
   switch (bits(word, 31, 26)) {
@@ -369,7 +375,7 @@ Instruction parse(const uint32_t* words, size_t available, size_t position) {
 
 Instruction decode(const uint32_t* words, size_t available, size_t position) {
   Instruction inst = parse(words, available, position);
-  if (inst.op == Op::unknown || inst.size > available || !operands_are_valid(inst)) {
+  if (inst.op == Op::unknown || inst.size > available || !operands_are_valid(inst) || !form_is_valid(inst)) {
     inst.handler = report_illegal;
     return inst;
   }
