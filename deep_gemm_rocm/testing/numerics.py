@@ -25,7 +25,7 @@ _ROUNDING = 2.0**-24  # half a unit in the last place of fp32, relative to the v
 # model in arXiv 2511.10909. For each 16 values along K, 16 products are truncated to 24 fractional bits of the largest
 # one's exponent, and two partial sums are floored likewise: 18 times the largest product, which over all groups is at
 # most the whole sum. Then the accumulator is floored to 24 fractional bits and the total rounded: 2 times the running
-# total, in each of 8 groups.
+# total, in each of 8 groups. In all this a subnormal number counts as the least normal one.
 _MATRIX_CORE_GROUPS = SCALE_BLOCK // 16  # a group is 16 FP8 or 8 wider values; a K-block is 128 bytes
 MATRIX_CORE_ERROR = 18 + 2 * _MATRIX_CORE_GROUPS
 
@@ -130,12 +130,17 @@ def gemm_reference(
             running += _MATRIX_CORE_GROUPS * 2 * (exact.abs() + block_a.abs() @ block_b.abs().T)
             exact.addmm_(block_a, block_b.T)
     magnitude = dequantised_a.abs() @ dequantised_b.abs().T
+    dtype_of_b = torch.float8_e4m3fnuz if is_int4 else torch.float8_e5m2fnuz if factors is not None else b_data.dtype
+    counted_a = _dequantised(_as_counted(a_data, dtype_of_b), sfa, recipe[0], recipe[2])
+    counted_b = dequantised_b  # numbers of four bits become normal ones
+    if dtype_of_b == b_data.dtype:
+        counted_b = _dequantised(_as_counted(b_data, a_data.dtype), sfb, recipe[1], recipe[2])
+    counted = magnitude
+    if not (torch.equal(counted_a, dequantised_a) and torch.equal(counted_b, dequantised_b)):
+        counted = counted_a.abs() @ counted_b.abs().T
     # Errors of sums and of the scales' product are relative to the magnitude, that of a multiply-add to its result.
-    error = _ROUNDING * ((MATRIX_CORE_ERROR + 1) * magnitude + running) * (1 + _SECOND_ORDER)
+    error = _ROUNDING * (MATRIX_CORE_ERROR * counted + magnitude + running) * (1 + _SECOND_ORDER)
     if sfa is not None:
-        dtype_of_b = (
-            torch.float8_e4m3fnuz if is_int4 else torch.float8_e5m2fnuz if factors is not None else b_data.dtype
-        )
         products = SCALE_BLOCK * torch.finfo(a_data.dtype).max * torch.finfo(dtype_of_b).max
         error += ceil_div(k, k_block) * _UNDERFLOW * (products + 1)
         if not promoted:
@@ -208,6 +213,21 @@ def _silu_and_mul(sums: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor
     relative = 2 * _ROUNDING * (gate.abs() + 6)
     silu_error = 1.1 * gate_error + silu.abs() * relative + _LEAST_NORMAL * gate.abs()
     return silu * up, silu_error * (up.abs() + up_error) + silu.abs() * up_error
+
+
+def _as_counted(data: torch.Tensor, other: torch.dtype) -> torch.Tensor:
+    """The operand, in fp64, with subnormal numbers as large as the matrix cores count them: the least normal one.
+
+    They give a subnormal number the exponent of that one, and truncate all products of a group to 24 bits below the
+    largest exponent. Products of two numbers of the same FP8 type need nothing more: in e4m3 no bits are that low, and
+    in e5m2 those of a group that are lost come to less than what the bound has for normal numbers, a fourth as large.
+    """
+    values = data.double()
+    if data.dtype == other and data.dtype.itemsize == 1:
+        return values
+    least_normal = torch.finfo(data.dtype).smallest_normal
+    is_subnormal = (values != 0) & (values.abs() < least_normal)
+    return torch.where(is_subnormal, least_normal, values)
 
 
 def _dequantised(

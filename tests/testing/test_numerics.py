@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from deep_gemm_rocm import f16_gemm_nt, fp8_gemm_nt
 from deep_gemm_rocm.testing import (
     GuardedOutput,
     activations,
@@ -131,6 +132,42 @@ def test_infinite_results_are_compared_too():
     assert_accurate(right, gemm_reference(a, b))
     assert measure(-right, gemm_reference(a, b)).failures == 256
     assert measure(right.nan_to_num(), gemm_reference(a, b)).failures == 16
+
+
+def test_products_of_subnormal_fp8_are_as_accurate_as_on_the_matrix_cores():
+    # The first product, 2^5, counts as 2^8, so the other ones, 1.75 * 2^-17 each, are below its 24 bits.
+    a = torch.tensor([[1.75 * 2.0**-7, 0] * 16])
+    b = torch.tensor([[2.0**-10, 0] * 16])
+    a[0, 0], b[0, 0] = 2.0**-10, 2.0**15
+    a[0, 8:16] = a[0, 24:] = (
+        0  # kernels give the first eight of 16 values to an instruction, and the others to the next
+    )
+    one = a.to(torch.float8_e4m3fnuz), torch.ones(1, 1)
+    other = b.to(torch.float8_e5m2fnuz), torch.ones(1, 1)
+    d = torch.empty(1, 1)
+    fp8_gemm_nt(one, other, d, recipe=(1, 1, 128))
+    assert d.item() == 32
+    assert_accurate(d, gemm_reference(one, other, recipe=(1, 1, 128)))
+
+
+def test_products_of_subnormal_halves_are_as_accurate_as_on_the_matrix_cores():
+    a = torch.full((1, 8), 2.0**-24, dtype=torch.float16)
+    b = torch.tensor([[1.0] + [1.75 * 2.0**-15] * 7], dtype=torch.float16)
+    d = torch.empty(1, 1)
+    f16_gemm_nt(a, b, d)
+    reference = gemm_reference(a, b)
+    assert d.item() < reference.exact.item() * (1 - 2.0**-14)
+    assert_accurate(d, reference)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz])
+def test_subnormal_numbers_of_one_fp8_type_do_not_widen_the_bound(dtype):
+    least_normal = torch.finfo(dtype).smallest_normal
+    errors = []
+    for value in (least_normal / 2, least_normal):
+        pair = torch.full((1, 128), value).to(dtype), torch.ones(1, 1)
+        errors.append(gemm_reference(pair, pair).error.item())
+    assert errors[1] == pytest.approx(4 * errors[0], rel=1e-3)
 
 
 def test_zeros_are_exact():
