@@ -27,6 +27,13 @@ def invoke(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def invoke_beside_others(monkeypatch):
+    """The same with the kernel cache of other tests, for tests that say nothing about it."""
+    monkeypatch.setenv("DG_DEVICE", "sim")
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(demo, "_N", 48)
     monkeypatch.setattr(demo, "_K", 256)
@@ -131,9 +138,9 @@ def test_demo_fails_on_a_wrong_result(invoke, small, monkeypatch):
     assert "2 elements are outside their bound" in result.output  # one in each of the two results
 
 
-def test_errors_are_told_without_a_traceback(invoke, monkeypatch):
+def test_errors_are_told_without_a_traceback(invoke_beside_others, monkeypatch):
     monkeypatch.setattr(demo, "gemm_fp8", raises(jit.ToolchainError("nothing here [can] compile")))
-    result = invoke("demo")
+    result = invoke_beside_others("demo")
     assert result.exit_code == 1
     assert "ToolchainError: nothing here [can] compile" in result.output
     assert isinstance(result.exception, SystemExit)
@@ -147,10 +154,12 @@ def test_errors_are_told_without_a_traceback(invoke, monkeypatch):
         ("DG_TUNED_TABLE", __file__, f"TableError: {__file__}, line 1: expected the columns kind, m, n, k"),
     ],
 )
-def test_mistakes_in_the_environment_are_told_without_a_traceback(invoke, small, monkeypatch, variable, value, message):
+def test_mistakes_in_the_environment_are_told_without_a_traceback(
+    invoke_beside_others, small, monkeypatch, variable, value, message
+):
     monkeypatch.setenv(variable, value)
     with session.using(session.Session()):  # which reads the environment anew
-        result = invoke("demo")
+        result = invoke_beside_others("demo")
     assert result.exit_code == 1
     assert message in result.output
     assert isinstance(result.exception, SystemExit)
@@ -160,9 +169,9 @@ def words(output: str) -> str:
     return " ".join(output.replace("│", " ").split())
 
 
-def test_bench_goes_on_after_a_shape_that_a_function_refuses(invoke):
+def test_bench_goes_on_after_a_shape_that_a_function_refuses(invoke_beside_others):
     options = "--op", "bf16_gemm_nt", "--baseline", "none", "--no-check"
-    result = invoke("bench", *options, "--shapes", "16x64x100,16x64x128")
+    result = invoke_beside_others("bench", *options, "--shapes", "16x64x100,16x64x128")
     assert result.exit_code == 1
     assert "bf16_gemm_nt 16x64x100: K must be a multiple of 8, got 100" in result.output
     assert "bf16_gemm_nt 16x64x128 deep_gemm_rocm: " in result.output
@@ -227,7 +236,7 @@ def test_attention_demo_measures_and_checks(invoke, small_attention):
 @pytest.mark.parametrize(
     "function", [pytest.param("flash_attention", marks=pytest.mark.slow), "flash_attention_decode"]
 )
-def test_attention_demo_fails_on_a_wrong_result(invoke, small_attention, monkeypatch, function):
+def test_attention_demo_fails_on_a_wrong_result(invoke_beside_others, small_attention, monkeypatch, function):
     right = getattr(attention_demo, function)
 
     def wrong(*args, **options):
@@ -236,7 +245,7 @@ def test_attention_demo_fails_on_a_wrong_result(invoke, small_attention, monkeyp
         return out
 
     monkeypatch.setattr(attention_demo, function, wrong)
-    result = invoke("demo", "--attention")
+    result = invoke_beside_others("demo", "--attention")
     assert result.exit_code == 1
     assert "1 elements are outside their bound" in result.output
 
