@@ -229,9 +229,10 @@ OF_EVERY_KIND = tuple(config for kind in KINDS for config in gemm_candidates(kin
     for_other_kinds(OTHERS + OF_SCALES_BY_ROWS)
 )
 # For 4096x2112, this configuration has as many tiles as the device has CUs.
-OF_EVERY_KIND += (
+AS_MANY_TILES_AS_CUS = (
     GemmConfig(256, 112, 8, 1, 3, "pingpong", kind=GemmKind(a_type="bf16", b_type="bf16", scaling="none")),
 )
+OF_EVERY_KIND += AS_MANY_TILES_AS_CUS
 # To quantise, the largest magnitudes of a tile's rows go through LDS, which the schedules leave in different states.
 OF_EVERY_KIND += tuple(
     dataclasses.replace(config, kind=GemmKind(d_type="e4m3", k_tail=config.kind.k_tail))
@@ -265,9 +266,12 @@ def quick(configs: Iterable[GemmConfig]) -> list[GemmConfig]:
     return chosen
 
 
-def each_tile(configs: Sequence[GemmConfig], always: Iterable[GemmConfig] = ()) -> pytest.MarkDecorator:
-    """Runs a test with each configuration; the default run takes only the ``quick`` ones and ``always``."""
-    in_default_run = {*quick([config for config in configs if config not in always]), *always}
+def each_tile(
+    configs: Sequence[GemmConfig], always: Iterable[GemmConfig] = (), only: Iterable[GemmConfig] | None = None
+) -> pytest.MarkDecorator:
+    """Runs a test with each configuration; the default run takes ``always`` and the ``quick`` ones, or ``only``."""
+    chosen = quick([config for config in configs if config not in always]) if only is None else only
+    in_default_run = {*chosen, *always}
     return pytest.mark.parametrize(
         "config",
         [
@@ -276,6 +280,21 @@ def each_tile(configs: Sequence[GemmConfig], always: Iterable[GemmConfig] = ()) 
         ],
     )
 
+
+# Kinds of which the default run takes no tile: other kinds have each of their properties.
+_RARE_KINDS = (
+    *(KINDS[number] for number in (1, 3, 6, 8, 13, 17, 22, 23)),
+    *(FOUR_BIT_KINDS[number] for number in (0, 4, 7, 9)),
+)
+
+
+def _of_usual_kinds(configs: Iterable[GemmConfig], kinds: Sequence[GemmKind]) -> list[GemmConfig]:
+    return [config for config in quick(configs) if config.kind in kinds and config.kind not in _RARE_KINDS]
+
+
+# The default run has the tiles of OTHERS for FP8 only.
+QUICK_OF_EVERY_KIND = [*_of_usual_kinds(OF_EVERY_KIND, KINDS), *AS_MANY_TILES_AS_CUS]
+QUICK_FOUR_BITS = _of_usual_kinds(FOUR_BITS, FOUR_BIT_KINDS)
 
 each_dense_tile = each_tile(ALL, always=ALWAYS)
 QUICK_ALL = (*quick(CHOSEN), *ALWAYS)

@@ -25,6 +25,8 @@ from helpers.gemm_configs import (
     KINDS,
     OF_EVERY_KIND,
     QUICK_ALL,
+    QUICK_FOUR_BITS,
+    QUICK_OF_EVERY_KIND,
     SIGNALS,
     SPLIT_K,
     SQUARES,
@@ -53,11 +55,11 @@ def largest(configs: Sequence[GemmConfig]) -> GemmConfig:
 
 
 LARGEST = tuple(largest(gemm_candidates(kind)) for kind in (*KINDS, *FOUR_BIT_KINDS))
-OF_OTHER_TESTS = [
-    config
-    for family in (GROUPED, BATCHED, HEADS, SUMMED, SIGNALS, OF_EVERY_KIND, FOUR_BITS)
-    for config in quick(family)
-]
+OF_OTHER_TESTS = (
+    [config for family in (GROUPED, BATCHED, HEADS, SUMMED, SIGNALS) for config in quick(family)]
+    + QUICK_OF_EVERY_KIND
+    + QUICK_FOUR_BITS
+)
 IN_DEFAULT_RUN = {
     ziglang: {*QUICK_ALL, *SQUARES, *OF_OTHER_TESTS, largest(SPLIT_K)},
     hipcc: {*CHOSEN, *GROUPED, *SQUARES, *LARGEST, largest(SPLIT_K)},
@@ -69,8 +71,9 @@ OF_GROUPS = {
 INSPECTED_IN_DEFAULT_RUN = {
     ziglang: {
         *QUICK_ALL,
-        *OF_GROUPS,
-        *(largest([config for config in OF_OTHER_TESTS if config.kind == kind]) for kind in (*KINDS, *FOUR_BIT_KINDS)),
+        *(config for config in (*quick(GROUPED), *quick(SIGNALS)) if not config.taller),
+        *QUICK_OF_EVERY_KIND,
+        *QUICK_FOUR_BITS,
     },
     hipcc: {*CHOSEN, *OF_GROUPS, *LARGEST},
 }
@@ -200,10 +203,21 @@ def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
         assert not re.search(r"s_xor_b64 exec, exec.*\n\s*s_cbranch_execnz", listing)
 
 
+# FP8 and bf16, with values of four bits as they are and shuffled, or without.
+FIRST_VALUES = (GemmKind(), FOUR_BIT_KINDS[0], FOUR_BIT_KINDS[9])
+
+
 @pytest.mark.parametrize(
     "config",
-    [GemmConfig(16, 32, 1, 2, 4, "alone", kind=kind) for kind in (GemmKind(), *FOUR_BIT_KINDS) if kind.parts == 1],
-    ids=config_id,
+    [
+        pytest.param(
+            GemmConfig(16, 32, 1, 2, 4, "alone", kind=kind),
+            id=config_id(GemmConfig(16, 32, 1, 2, 4, "alone", kind=kind)),
+            marks=() if kind in FIRST_VALUES else pytest.mark.slow,
+        )
+        for kind in (GemmKind(), *FOUR_BIT_KINDS)
+        if kind.parts == 1
+    ],
 )
 def test_no_argument_keeps_the_first_values_waiting(tmp_path, config):
     """Those of scales are under way while operands are loaded."""
