@@ -200,7 +200,10 @@ def test_keys_in_fp8_are_no_worse_than_torch_on_the_keys_dequantised(scales):
         Problem(150, 300, dtype=FP8, causal=True, scales="head", widths=(64, 64), batch=2),
         Problem(150, 300, dtype=FP8, window=(100, 30), scales="tensor", widths=(64, 64), heads=4, kv_heads=2),
         Problem(64, 256, dtype=FP8, scales="block", widths=(64, 64)),  # no keys after the last whole block
-        Problem(150, 300, dtype_of_keys=FP8, scales="tensor", widths=(192, 128), window=(100, 30)),
+        pytest.param(
+            Problem(150, 300, dtype_of_keys=FP8, scales="tensor", widths=(192, 128), window=(100, 30)),
+            marks=pytest.mark.slow,
+        ),
         Problem(150, 90, dtype_of_keys=FP8, scales="token", widths=(80, 80), causal=True, softcap=2.5, sink=True),
         pytest.param(
             Problem(70, 300, dtype_of_keys=FP8, scales="block", widths=(112, 112), heads=4, kv_heads=2, softcap=2.5),
@@ -220,7 +223,10 @@ def test_fp8(problem):
         Problem(150, 90, widths=(64, 64), causal=True, sink=True, batch=2),  # some queries see no key
         pytest.param(Problem(150, 300, widths=(64, 64), causal=True, softcap=2.5), marks=pytest.mark.slow),
         Problem(150, 300, widths=(128, 128), window=(70, 5), softcap=30.0, sink=True, softmax_scale=3.0),
-        Problem(150, 300, widths=(64, 64), dtype=FP8, scales="block", window=(70, 5), softcap=2.5, sink=True),
+        pytest.param(
+            Problem(150, 300, widths=(64, 64), dtype=FP8, scales="block", window=(70, 5), softcap=2.5, sink=True),
+            marks=pytest.mark.slow,
+        ),
         Problem(150, 300, widths=(80, 80), batch=2),
         Problem(150, 300, widths=(112, 112), dtype=FP8, causal=True),
         pytest.param(Problem(150, 300, widths=(80, 80), dtype=FP8, causal=True), marks=pytest.mark.slow),

@@ -22,7 +22,6 @@ CASES = [
     Problem((300, 33), heads=16, kv_heads=2, widths=(64, 64), window=(127, 0), sink=True, page_size=64),
     Problem((300, 0), tokens_q=2, widths=(112, 112), softcap=2.5),
     Problem((100, 33), widths=(80, 80), sink=True),
-    Problem((100, 33), tokens_q=2, widths=(80, 80), dtype=FP8, softcap=2.5, sink=True),
     Problem((*(i % 5 * 17 for i in range(70)), 600), heads=3, kv_heads=1, widths=(64, 64)),
     Problem((300, 6), tokens_q=8, page_size=64),
     Problem((200, 0, 7), tokens_q=7, heads=10, widths=(64, 64), window=(70, 0)),
@@ -31,6 +30,7 @@ CASES = [
     Problem((300, 0, 97), tokens_q=2, widths=(64, 64), page_size=48, window=(70, 0)),
 ]
 SLOW = [
+    Problem((100, 33), tokens_q=2, widths=(80, 80), dtype=FP8, softcap=2.5, sink=True),
     Problem((300, 33), tokens_q=2, dtype=FP8, page_size=16),
     Problem((300, 0, 33), factors="tokens", page_size=64),
     Problem((200, 33), tokens_q=6, factors="heads", softcap=2.5, sink=True),
@@ -170,7 +170,7 @@ SPREAD = {
     "bf16": ({"context_lens": (170, 34, 2), "tokens_q": 4, "heads": 10}, 1),
     "large": ({"context_lens": (170, 34, 2), "tokens_q": 4, "heads": 10}, 40),
     "narrow": ({"context_lens": (170, 34, 2), "tokens_q": 4, "heads": 10, "widths": (80, 80)}, 40),
-    "capped": ({"context_lens": (170, 34), "heads": 10, "softcap": 9.0, "sink": True}, 40),
+    "capped": ({"context_lens": (170, 34), "heads": 10, "widths": (112, 112), "softcap": 9.0, "sink": True}, 40),
     "window": ({"context_lens": (170, 40), "tokens_q": 4, "window": (83, 0)}, 40),
     "f16": ({"context_lens": (170, 34), "tokens_q": 3, "dtype": torch.float16}, 40),
     "wide": ({"context_lens": (170,), "tokens_q": 2, "widths": (256, 256)}, 40),

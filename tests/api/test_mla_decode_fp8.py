@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from helpers.default_run import some
+from helpers.default_run import these
 from helpers.latent_bytes import BF16, FNUZ, OCP, LatentCache, random_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +16,16 @@ import deep_gemm_rocm as dg
 from deep_gemm_rocm.testing import attention_reference, visible_keys
 
 POISON = -1234.0
-layouts = pytest.mark.parametrize("layout", ["e4m3", "e4m3_656"])
+LAYOUTS = ("e4m3", "e4m3_656")
+layouts = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def of_two_page_sizes(small: int, large: int) -> pytest.MarkDecorator:
+    """Small pages have kernels of their own, of which the default run takes those for one layout."""
+    cases = list(itertools.product(LAYOUTS, (small, large)))
+    return pytest.mark.parametrize(
+        ("layout", "page_size"), these(cases, [case for case in cases if case != (LAYOUTS[1], small)])
+    )
 
 
 class Problem:
@@ -78,11 +87,13 @@ CASES = [
 ]
 
 
-@layouts
 @pytest.mark.parametrize(
-    "case",
-    some(CASES, 3),
-    ids=range(len(CASES)),
+    ("layout", "case"),
+    these(
+        itertools.product(LAYOUTS, CASES),
+        [(layout, CASES[number]) for layout, number in (("e4m3", 0), ("e4m3_656", 0), ("e4m3", 2), ("e4m3_656", 4))],
+    ),
+    ids=[f"{layout}-{case}" for layout in LAYOUTS for case in range(len(CASES))],
 )
 @pytest.mark.parametrize("num_splits", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_accurate(layout, case, num_splits):
@@ -107,8 +118,7 @@ def test_any_shape(layout, lens, tokens_q, heads, page_size, dtype, num_splits, 
     problem.run(num_splits)
 
 
-@layouts
-@pytest.mark.parametrize("page_size", [2, 16])
+@of_two_page_sizes(2, 16)
 def test_tokens_may_be_apart(layout, page_size):
     problem = Problem(layout, (40,), page_size=page_size)
     near = problem.cache.tensor
@@ -120,8 +130,7 @@ def test_tokens_may_be_apart(layout, page_size):
     )
 
 
-@layouts
-@pytest.mark.parametrize("page_size", [1, 16])
+@of_two_page_sizes(1, 16)
 def test_a_cache_may_have_three_dimensions(layout, page_size):
     problem = Problem(layout, (40, 3), page_size=page_size)
     arguments = {
@@ -139,21 +148,21 @@ def test_the_factor_scales_keys_and_values(dtype, num_splits):
     Problem("e4m3", (70,), descale=0.03, dtype=dtype).run(num_splits)
 
 
-@layouts
+QUERIES = [
+    {"lens": (100, 0, 33, 5)},
+    {"lens": (130, 65), "heads": 70, "page_size": 64},
+    {"lens": (70, 3), "heads": 5, "tokens_q": 8, "page_size": 1},
+]
+QUERIES_IN_DEFAULT_RUN = (("e4m3_656", FNUZ, 0), ("e4m3_656", FNUZ, 2), ("e4m3", OCP, 1))
+
+
 @pytest.mark.parametrize(
-    ("dtype", "case"),
-    some(
-        itertools.product(
-            (FNUZ, OCP),
-            (
-                {"lens": (100, 0, 33, 5)},
-                {"lens": (130, 65), "heads": 70, "page_size": 64},
-                {"lens": (70, 3), "heads": 5, "tokens_q": 8, "page_size": 1},
-            ),
-        ),
-        3,
+    ("layout", "dtype", "case"),
+    these(
+        itertools.product(LAYOUTS, (FNUZ, OCP), QUERIES),
+        [(layout, dtype, QUERIES[number]) for layout, dtype, number in QUERIES_IN_DEFAULT_RUN],
     ),
-    ids=[f"{name}-{case}" for name in ("fnuz", "ocp") for case in range(3)],
+    ids=[f"{layout}-{name}-{case}" for layout in LAYOUTS for name in ("fnuz", "ocp") for case in range(3)],
 )
 def test_fp8_queries(layout, case, dtype):
     Problem(layout, **case, dtype=dtype, q_descale=0.007).run()
@@ -163,8 +172,11 @@ def test_factors_of_queries_and_of_the_cache():
     Problem("e4m3", (70, 33), heads=20, dtype=OCP, q_descale=0.02, descale=0.3).run(2)
 
 
-@pytest.mark.parametrize("dtype", [FNUZ, OCP], ids=["fnuz", "ocp"])
-@layouts
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    these(itertools.product(LAYOUTS, (FNUZ, OCP)), [("e4m3_656", FNUZ), ("e4m3", OCP)]),
+    ids=[f"{layout}-{name}" for layout in LAYOUTS for name in ("fnuz", "ocp")],
+)
 @pytest.mark.parametrize("heads", [16, 17, 64])  # one number of rows of a workgroup each
 def test_every_code_of_a_query_is_its_number(layout, dtype, heads):
     """The same bits as for queries in bf16, and for a factor that they could be multiplied with exactly."""
@@ -189,8 +201,11 @@ def test_every_code_of_a_query_is_its_number(layout, dtype, heads):
         assert not results[0][0, 0, 8:].isnan().any()
 
 
-@pytest.mark.parametrize("dtype", [FNUZ, OCP], ids=["fnuz", "ocp"])
-@layouts
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    these(itertools.product(LAYOUTS, (FNUZ, OCP)), [("e4m3", FNUZ), ("e4m3", OCP), ("e4m3_656", FNUZ)]),
+    ids=[f"{layout}-{name}" for layout in LAYOUTS for name in ("fnuz", "ocp")],
+)
 def test_every_code_is_read_as_its_number(layout, dtype):
     """One token for each 512 codes: the output is its value."""
     codes = torch.arange(256, dtype=torch.uint8)

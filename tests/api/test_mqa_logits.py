@@ -249,7 +249,7 @@ def test_any_paged_shape(lens, next_n, units, per_query, page, seed):
     Paged(lens, next_n, 32, 32, seed, page).run(units=units, per_query=per_query)
 
 
-@pytest.mark.parametrize("heads", [64, 128])
+@pytest.mark.parametrize("heads", [64, pytest.param(128, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("next_n", [3, 4])
 def test_more_tokens_than_registers_hold_in_several_segments(heads, next_n):
     Paged((1100, 5, 300), next_n, heads, 32).run(units=2)

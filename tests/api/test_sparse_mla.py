@@ -238,9 +238,10 @@ class Both:
 
 @layouts
 @pytest.mark.parametrize("num_splits", [None, pytest.param(3, marks=pytest.mark.slow)])
-def test_tokens_of_two_caches(layout, num_splits):
-    first = Problem(layout, (40, 0, 33, 1, 0), dtype=OCP, sink=True)
-    Both(first, Problem(layout, (90, 70, 0, 1, 0), 90, page_size=64, dtype=OCP, seed=1)).run(num_splits)
+@pytest.mark.parametrize("dtype", [FNUZ, pytest.param(OCP, marks=pytest.mark.slow)], ids=["fnuz", "ocp"])
+def test_tokens_of_two_caches(layout, num_splits, dtype):
+    first = Problem(layout, (40, 0, 33, 1, 0), dtype=dtype, sink=True)
+    Both(first, Problem(layout, (90, 70, 0, 1, 0), 90, page_size=64, dtype=dtype, seed=1)).run(num_splits)
 
 
 @pytest.mark.slow
