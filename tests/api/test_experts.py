@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from helpers.default_run import some
+from helpers.default_run import some, these
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -166,7 +166,7 @@ def test_layers(tokens, hidden, intermediate, experts, top_k, scaling):
     [pytest.param({"limit": 0.7}, marks=pytest.mark.slow), {"alpha": 1.702, "limit": 7.0}],
     ids=["limit", "alpha and limit"],
 )
-@pytest.mark.parametrize("scaling", some(ALL_SCALINGS, 3))
+@pytest.mark.parametrize("scaling", these(ALL_SCALINGS, ["fp4 by fp8"]))
 def test_clamped_activations(scaling, clamps):
     intermediate = 128 if scaling == "blocks" else FEW_COLUMNS[scaling]
     Layer(256, intermediate, 4, scaling).assert_right(random_ids(0, 4, 21, 2), **clamps)
@@ -188,7 +188,7 @@ def test_many_rows_with_clamps_and_biases():
     layer.assert_right(random_ids(0, 2, 300, 1), limit=2.0, **layer.biases())
 
 
-@pytest.mark.parametrize("form", ["packed", "float32"])
+@pytest.mark.parametrize("form", ["packed", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scaling", ["fp4", pytest.param("fp4 by fp8", marks=pytest.mark.slow)])
 def test_other_scales_of_four_bits(scaling, form):
     layer = Layer(160, 96, 3, scaling)  # 160 is five groups, and the last of two words has one
@@ -205,7 +205,7 @@ def test_other_scales_of_four_bits(scaling, form):
     assert dg.fused_moe(x, *both, weights, ids).equal(expected)
 
 
-@pytest.mark.parametrize("scaling", ["none", "fp4", pytest.param("fp4 by fp8", marks=pytest.mark.slow), "int4"])
+@pytest.mark.parametrize("scaling", these(["none", "fp4", "fp4 by fp8", "int4"], ["int4"]))
 def test_no_races_and_no_missing_waits(monkeypatch, scaling):
     if not hip.runtime().is_simulated:
         pytest.skip("needs the simulator")
@@ -246,7 +246,7 @@ def test_no_tokens():
 
 
 def test_rows_may_be_apart():
-    layer = Layer(256, 128, 3, "none")
+    layer = Layer(256, FEW_COLUMNS["none"], 3, "none")
     ids, weights = random_ids(0, 3, 9, 2), torch.ones(9, 2)
     x, _, _ = layer.input(9)
     expected = dg.fused_moe(x, layer.gate_up, layer.down, weights, ids)
@@ -492,7 +492,7 @@ def test_int4_of_few_values_takes_fp8_tokens():
     layer.assert_right(random_ids(0, 3, 5, 2))
 
 
-@pytest.mark.parametrize("kind", [pytest.param("int4 of 32 by fp8", marks=pytest.mark.slow), "int4 by fp8"])
+@pytest.mark.parametrize("kind", ["int4 of 32 by fp8", pytest.param("int4 by fp8", marks=pytest.mark.slow)])
 def test_shuffled_int4(kind):
     layer = Layer(256, 128, 3, kind)
     ids = random_ids(0, 3, 70, 2)
