@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.default_run import these
 from helpers.grouped_layouts import grouped_layout
 
 import deep_gemm_rocm as dg
@@ -118,7 +119,7 @@ def test_nothing_to_multiply(m, n, k):
     assert not d.any()
 
 
-@pytest.mark.parametrize("grouping", [pytest.param("contiguous", marks=pytest.mark.slow), "psum", "masked"])
+@pytest.mark.parametrize("grouping", these(["contiguous", "psum", "masked"], ["masked"]))
 def test_groups(grouping, monkeypatch):
     """Rows of no group aren't widened where their numbers are on the device, whatever they are."""
     if hip.runtime().is_simulated:

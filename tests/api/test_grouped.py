@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from helpers.default_run import these
 from helpers.gemm_configs import GROUPED, SIGNALS, config_id, each_tile, quick
 from helpers.host_memory import reserved
 from hypothesis import given, settings
@@ -203,9 +204,14 @@ def test_every_configuration(use_config, config):
 
 
 PING_PONG = [config for config in GROUPED if config.schedule == "pingpong"]
+QUICK_PING_PONG = [config for config in quick(GROUPED) if config.schedule == "pingpong"]
 
 
-@pytest.mark.parametrize("config", quick(PING_PONG), ids=config_id)
+@pytest.mark.parametrize(
+    "config",
+    these(dict.fromkeys((*quick(PING_PONG), *QUICK_PING_PONG)), QUICK_PING_PONG),
+    ids=config_id,
+)
 def test_aligned_output_is_stored_before_all_is_complete(use_config, config):
     """Workgroups go from full tiles to tiles with padding, and back."""
     use_config(config)
@@ -283,7 +289,7 @@ def test_finished_tiles_of_any_sizes(sizes, expected_m):
 
 def test_counters_are_added_to():
     """Other counters than those of the tensor's groups aren't touched, and each call adds again."""
-    problem = Masked([70, 0, 64], 128, n=64, k=128)
+    problem = Masked([70, 0, 64], 128, n=64, k=144)
     d = torch.empty(3, 128, 64, dtype=torch.bfloat16)
     signal = torch.arange(9, dtype=torch.int32)
     counts = {"enable_overlap": True, "signal": signal}
@@ -364,7 +370,9 @@ def test_same_bits_as_dense():
 
 def each_contiguous_tile(test):
     tiles = [config for config in GROUPED if config.kind.grouping == "contiguous"]
-    return pytest.mark.parametrize("config", tiles, ids=config_id)(test)
+    # The default run has one tile of each schedule that spans several waves' rows, and those of other tests.
+    quick_ones = [config for config in tiles if config.block_m != 64 or config.block_n == 256]
+    return pytest.mark.parametrize("config", these(tiles, quick_ones), ids=config_id)(test)
 
 
 def check_contiguous(problem: Contiguous, groups: Sequence[int]) -> torch.Tensor:
@@ -580,7 +588,7 @@ def test_bf16(grouping):
         check(result, rows, b[group])
 
 
-@pytest.mark.parametrize("recipe", [(1, 1, 128), (1, 1, None)])
+@pytest.mark.parametrize("recipe", [(1, 1, 128), pytest.param((1, 1, None), marks=pytest.mark.slow)])
 def test_other_recipes(recipe):
     sizes, n, k = [37, 130], 136, 272
     shape = (2, n, 3 if recipe[2] else 1)

@@ -106,7 +106,12 @@ def test_fp8(ks, packed):
     Problem(132, 72, ks, accumulate=False, dtype=torch.bfloat16).run(packed=packed)
 
 
-@pytest.mark.parametrize("ks", [*GROUPS.values(), [1, 0, 77, 131]], ids=str)
+@pytest.mark.parametrize(
+    "ks",
+    [pytest.param(ks, marks=() if ks == GROUPS["tails"] else pytest.mark.slow) for ks in GROUPS.values()]
+    + [[1, 0, 77, 131]],
+    ids=str,
+)
 def test_bf16(ks):
     Problem(40, 144, ks, scaled=False).run()
     Problem(136, 80, ks, scaled=False, accumulate=False, dtype=torch.bfloat16).run()

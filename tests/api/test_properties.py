@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.default_run import these
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -550,7 +551,8 @@ def check_examples(name: str, count: int) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", CASES)
+# Each problem has kernels of its own, and test_many_problems has all functions.
+@pytest.mark.parametrize("name", these(CASES, ["fp8", "grouped fp8", "k-grouped", "einsum"]))
 def test_any_problem(name):
     check_examples(name, FEW)
 

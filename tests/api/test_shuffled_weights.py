@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from helpers.default_run import these
 from test_fp4_gemm import BOTH, FORMS, as_form, check, check_groups, inputs, weight
 
 import deep_gemm_rocm as dg
@@ -90,7 +91,7 @@ def test_the_oracle_finds_the_codes():
     assert torch.equal(torch.stack([back & 15, back >> 4], -1), codes)
 
 
-@pytest.mark.parametrize("grouping", [pytest.param("contiguous", marks=pytest.mark.slow), "psum", "masked"])
+@pytest.mark.parametrize("grouping", these(["contiguous", "psum", "masked"], ["masked"]))
 def test_groups(grouping):
     check_groups(grouping, 70, 416, "shuffled")
 

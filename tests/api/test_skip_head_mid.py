@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+from helpers.default_run import these
 from helpers.gemm_configs import HEADS, each_tile
 from helpers.host_memory import reserved
 from hypothesis import given, settings
@@ -37,7 +40,7 @@ def run(m, heads, splits, k, dtype=torch.bfloat16, columns=8, recipe=None, **hoo
     return whole
 
 
-@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("dtype", these(BITS, [torch.bfloat16, torch.float32]))
 @pytest.mark.parametrize(
     "splits", [(128, 64, 128), (8, 16, 24), (0, 8, 40), (40, 8, 0), (24, 0, 16), (3, 5, 7)], ids=str
 )
@@ -50,8 +53,12 @@ def test_outputs_that_are_not_aligned_and_other_recipes():
     run(5, 4, (16, 8, 24), 272, torch.float32, recipe=(1, 1, 128))
 
 
-@pytest.mark.parametrize("epilogue", ["identity", "silu_and_mul"])
-@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(
+    ("with_bias", "epilogue"),
+    these(
+        itertools.product((False, True), ("identity", "silu_and_mul")), [(False, "identity"), (True, "silu_and_mul")]
+    ),
+)
 @pytest.mark.parametrize("splits", [(64, 16, 64), (40, 3, 88)], ids=str)
 def test_bias_and_activation(splits, with_bias, epilogue):
     rows_of_b = 3 * 128 * PARTS_OF_B[epilogue]

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import torch
-from helpers.default_run import some
+from helpers.default_run import some, these
 
 import deep_gemm_rocm as dg
 from deep_gemm_rocm.heuristics import choose_dense, choose_gemm_config, forced
@@ -38,7 +38,7 @@ def splits_of(kind: GemmKind, m: int, n: int, k: int) -> int:
     ("m", "n", "k", "parts"),
     [(1, 64, 1024, 2), (33, 136, 1040, 3), (7, 259, 640, 5), (9, 1300, 384, 3), (130, 40, 272, 3), (5, 4, 2176, 17)],
 )
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)])
 def test_fp8(m, n, k, parts, dtype):
     a, b = gemm_problem(m, n, k)
     bias = torch.randn(n, generator=torch.Generator().manual_seed(0))
@@ -49,7 +49,7 @@ def test_fp8(m, n, k, parts, dtype):
     assert_accurate(output.tensor, gemm_reference(a, b, bias=bias))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)])
 def test_bf16_with_c_in_place(dtype):
     a, b = activations(19, 776), weights(72, 776)
     c = torch.randn(19, 72, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -78,13 +78,13 @@ def test_ragged_columns_with_bias_and_c(n):
 
 @pytest.mark.parametrize(
     ("d_type", "m", "n", "k", "parts"),
-    some(
+    these(
         [
             (d_type, *sizes)
             for sizes in ((33, 384, 1040, 3), (9, 640, 1280, 5), (5, 128, 640, 2))
             for d_type in ("e4m3", "e5m2", "bf16")
         ],
-        4,
+        [("e4m3", 33, 384, 1040, 3), ("e5m2", 9, 640, 1280, 5), ("bf16", 33, 384, 1040, 3)],
     ),
 )
 def test_activated_and_quantised(d_type, m, n, k, parts):

@@ -84,7 +84,7 @@ def test_shapes(groups, m, n, k):
     Problem(groups, m, n, k, True, torch.bfloat16).run()
 
 
-@pytest.mark.parametrize("expr", ["bmk,bkn->mn", "bkm,bkn->mn", "bkm,bnk->mn"])
+@pytest.mark.parametrize("expr", ["bmk,bkn->mn", pytest.param("bkm,bkn->mn", marks=pytest.mark.slow), "bkm,bnk->mn"])
 def test_contiguous_rows_give_the_same_bits(expr):
     problem = Problem(21, 36, 72, 200)
     assert torch.equal(problem.run(), problem.run(expr))
@@ -125,6 +125,7 @@ def test_the_same_bits_on_fewer_compute_units():
     assert torch.equal(problem.run(), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 @settings(max_examples=8, deadline=None)
 @given(
     groups=st.integers(0, 60),
@@ -133,8 +134,8 @@ def test_the_same_bits_on_fewer_compute_units():
     chunks=st.integers(0, 20),
     accumulate=st.booleans(),
 )
-def test_any_shape(groups, m, n, chunks, accumulate):
-    Problem(groups, m, n, 8 * chunks, accumulate, torch.bfloat16).run()
+def test_any_shape(dtype, groups, m, n, chunks, accumulate):
+    Problem(groups, m, n, 8 * chunks, accumulate, dtype).run()
 
 
 @each_tile(SUMMED)
