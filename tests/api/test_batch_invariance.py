@@ -165,7 +165,7 @@ def of_each_schedule(choices: list[Choice]) -> list[Choice]:
             pytest.param(name, PARTS, False, marks=pytest.mark.slow)
             for name in ("fp8_fp4", "nt", "quantised", "activated", "tt", "bf16_fp4")
         ),
-        ("blocks", PARTS_OF_PARTS, False),
+        pytest.param("blocks", PARTS_OF_PARTS, False, marks=pytest.mark.slow),
         *(
             pytest.param(name, NO_PARTS, False, marks=pytest.mark.slow)
             for name in ("e4m3 by shuffled_e2m1", "e4m3 by int4 of 128")
@@ -213,7 +213,7 @@ def test_the_order_is_seen():
         assert not same(one, run(16))
 
 
-@pytest.mark.parametrize("name", some(DENSE, 5))
+@pytest.mark.parametrize("name", some(DENSE, 3))
 def test_rows_alone_and_among_others(name):
     _, run = DENSE[name]
     among_others = run(200)

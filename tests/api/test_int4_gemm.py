@@ -102,7 +102,7 @@ def test_scales_of_rows_of_many_k_blocks(use_config, config):
 @pytest.mark.parametrize(
     ("kind", "schedule"),
     [
-        (INT4_KINDS[0], (128, 128, 4, 2, 3, "pingpong")),
+        pytest.param(INT4_KINDS[0], (128, 128, 4, 2, 3, "pingpong"), marks=pytest.mark.slow),
         pytest.param(INT4_KINDS[1], (128, 128, 4, 2, 3, "pingpong"), marks=pytest.mark.slow),
         pytest.param(INT4_KINDS[2], (16, 64, 1, 2, 3, "alone"), marks=pytest.mark.slow),
         (INT4_KINDS[1], (16, 16, 1, 1, 3, "alone", 4)),
@@ -114,7 +114,7 @@ def test_scales_of_rows_of_many_k_blocks(use_config, config):
         pytest.param(INT4_KINDS[9], (16, 32, 1, 2, 3, "alone"), marks=pytest.mark.slow),
         pytest.param(INT4_KINDS[10], (64, 64, 1, 1, 2, "alone", 4), marks=pytest.mark.slow),
         (INT4_KINDS[11], (128, 128, 2, 4, 3, "pingpong")),
-        (INT4_KINDS[13], (16, 48, 1, 1, 3, "alone")),
+        pytest.param(INT4_KINDS[13], (16, 48, 1, 1, 3, "alone"), marks=pytest.mark.slow),
     ],
     ids=(
         *("32", "128", "64", "128 dealt to waves", "fp8", "zeros", "fp8 32", "fp8 64", "fp8 32 zeros", "e5m2 zeros"),
