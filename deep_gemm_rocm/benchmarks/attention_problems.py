@@ -96,7 +96,8 @@ class AttentionProblem:
         worst = 0.0
         for sequence in some_rows(batch, _CHECKED_SEQUENCES if large else batch).tolist():
             k, v = (tensor.cpu() for tensor in self._keys_and_values(sequence))
-            reference = testing.attention_reference(part(self.arguments["q"], sequence), k, v, seen=seen)
+            q = part(self.arguments["q"], sequence)
+            reference = testing.attention_reference(q, k, v, seen=seen, in_parts="block_table" in self.arguments)
             accuracy = reference.measure(part(self.d, sequence))
             if accuracy.failures:
                 raise WrongResultError(

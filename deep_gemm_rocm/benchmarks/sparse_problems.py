@@ -84,7 +84,7 @@ class SparseProblem:
             keys = _values(self.cache.cpu()[slots // _PAGE, slots % _PAGE, 0])[None, :, None]
             reference = testing.attention_reference(
                 self.q[query, heads].cpu()[None, None], keys, keys[..., :_VALUE_WIDTH],
-                seen=torch.ones(1, len(slots), dtype=torch.bool),
+                seen=torch.ones(1, len(slots), dtype=torch.bool), in_parts=True,
             )  # fmt: skip
             accuracy = reference.measure(self.d[query, heads].cpu()[None, None])
             if accuracy.failures:

@@ -61,7 +61,7 @@ def _decode(device: str) -> Inputs:
         longest = max(_CONTEXTS)
         k, v = (cache[block_table.long()].flatten(1, 2)[:, :longest] for cache in (k_cache, v_cache))
         seen = torch.arange(longest) < context_lens[:, None, None, None]
-        return testing.attention_reference(q, k, v, seen=seen).measure(out)
+        return testing.attention_reference(q, k, v, seen=seen, in_parts=True).measure(out)
 
     return Inputs(call, check)
 

@@ -277,7 +277,7 @@ def _decode(device: str) -> None:
     )
     for q, out in ((last, of_last), (prompt, of_prompt)):
         seen = visible_keys(q.shape[1], 150, True, None)
-        attention_reference(q, keys, values, seen=seen).assert_accurate(out.cpu())
+        attention_reference(q, keys, values, seen=seen, in_parts=q is last).assert_accurate(out.cpu())
 
     factors = [torch.full(cache.shape[:3], torch.nan) for _ in range(2)]
     caches = [torch.full_like(cache, torch.nan).to(FP8) for _ in range(2)]
@@ -301,7 +301,7 @@ def _decode(device: str) -> None:
     rounded = [values.to(_BF16) for values in stored]  # for prompts
     for q, out, kept in ((last, of_last, stored), (prompt, of_prompt, rounded)):
         seen = visible_keys(q.shape[1], 150, True, None)
-        attention_reference(q, *kept, seen=seen).assert_accurate(out.cpu())
+        attention_reference(q, *kept, seen=seen, in_parts=q is last).assert_accurate(out.cpu())
 
 
 def _latent_decode(device: str) -> None:
@@ -316,7 +316,8 @@ def _latent_decode(device: str) -> None:
         latent_cache.append_mla_cache(tokens[:, :512], tokens[:, 512:], stored, slots)
         q = random.to(of_queries)
         out = decode.mla_decode(q.to(device), stored, block_table=table.to(device), context_lens=lens.to(device))
-        attention_reference(q.to(_BF16), values, values[..., :512], seen=seen).assert_accurate(out.cpu())
+        reference = attention_reference(q.to(_BF16), values, values[..., :512], seen=seen, in_parts=True)
+        reference.assert_accurate(out.cpu())
 
 
 def _chosen_tokens(device: str) -> None:
@@ -333,9 +334,8 @@ def _chosen_tokens(device: str) -> None:
     for i in range(2):
         chosen = keys[:, torch.cat([tokens[i], 40 + others[i]])]
         seen = torch.ones(1, 4, dtype=torch.bool)
-        attention_reference(q[i : i + 1, None], chosen, chosen[..., :512], seen=seen).assert_accurate(
-            out[i : i + 1, None].cpu()
-        )
+        reference = attention_reference(q[i : i + 1, None], chosen, chosen[..., :512], seen=seen, in_parts=True)
+        reference.assert_accurate(out[i : i + 1, None].cpu())
 
 
 def _logits(device: str) -> None:

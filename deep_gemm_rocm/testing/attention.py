@@ -18,6 +18,8 @@ _PROBABILITY = {
     torch.float16: (2.0**-11, 2.0**-25),
     torch.float8_e4m3fnuz: (2.0**-4, 2.0**-11 / 128),
 }
+# The same of a part's result, which is stored in f16. The largest of neighbouring elements is between 2^14 and 2^15.
+_PART = (2.0**-11, 2.0**-25 / 2**14)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +85,11 @@ def attention_reference(
     v_descale: torch.Tensor | None = None,
     attn_sink: torch.Tensor | None = None,
     softcap: float = 0.0,
+    in_parts: bool = False,
 ) -> AttentionReference:
     """The reference for ``flash_attention`` with these arguments, where query i sees the keys ``seen[..., i, :]``.
+
+    With ``in_parts``, the bound is that of decoding, which may compute the result in parts of the keys.
 
     It is computed on the CPU. Keys that a query doesn't see have no influence on its result, even if they are NaN; nor
     have keys whose logit is -inf. An infinite value gives infinity, however small its probability, which is never 0. A
@@ -120,7 +125,11 @@ def attention_reference(
     lost = p * (relative * 1.01 + logit_error + key_error) + absolute * peak * seen
     mean_error = (p * logit_error).nan_to_num(0.0).sum(dim=-1, keepdim=True)
     sees = lambda weights, of: _product(weights, of, counts)  # noqa: E731
-    error = sees(lost, values.abs()) + sees(p, values.abs()) * (mean_error + key_error)
+    sums = sees(p, values.abs())
+    error = sees(lost, values.abs()) + sums * (mean_error + key_error)
+    if in_parts and values.shape[-1]:
+        largest_sum = sums.nan_to_num(0.0, 0.0).amax(dim=-1, keepdim=True)
+        error = error + _PART[0] * sums + _PART[1] * largest_sum
     return AttentionReference(
         (sees(p, values) * share).transpose(1, 2),
         (error * share * (1 + 8 * _ROUNDING)).transpose(1, 2),

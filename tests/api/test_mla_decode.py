@@ -34,7 +34,7 @@ class Latent(Problem):
             seen = visible_keys(self.tokens_q, tokens, True, None)
             keys = self.k[i][None]
             reference = attention_reference(
-                self.q[i : i + 1], keys, keys[..., :512], seen=seen, softmax_scale=192**-0.5
+                self.q[i : i + 1], keys, keys[..., :512], seen=seen, softmax_scale=192**-0.5, in_parts=True
             )
             reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
         result = out.clone()

@@ -69,7 +69,9 @@ class Problem:
         for i, tokens in enumerate(self.lens):
             keys = self.keys[i].double() * (self.descale or 1)
             seen = visible_keys(tokens_q, tokens, True, None)
-            reference = attention_reference(q[i : i + 1], keys, keys[..., :512], seen=seen, softmax_scale=scale)
+            reference = attention_reference(
+                q[i : i + 1], keys, keys[..., :512], seen=seen, softmax_scale=scale, in_parts=True
+            )
             reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
         result = out.clone()
         out.fill_(POISON)

@@ -59,7 +59,7 @@ class Problem:
                 continue
             keys = self.values[named].double()[None, :, None]
             seen = torch.ones(1, len(named), dtype=torch.bool)
-            reference = attention_reference(self.q[i : i + 1, None], keys, keys[..., :512], seen=seen)
+            reference = attention_reference(self.q[i : i + 1, None], keys, keys[..., :512], seen=seen, in_parts=True)
             logits = self.q[i].double() @ self.values[named].double().T * self.q.shape[-1] ** -0.5
             if max_logits is not None:
                 assert torch.allclose(max_logits[i].double(), logits.amax(1), rtol=1e-5, atol=1e-5)

@@ -127,7 +127,9 @@ class Problem:
             seen = visible_keys(self.tokens_q, tokens, True, self.window)
             of_q = {"q_descale": self.descales["q_descale"][i : i + 1]} if self.dtype == FP8 else {}
             keys, values = self.dequantised("k", i), self.dequantised("v", i)
-            reference = attention_reference(self.q[i : i + 1], keys, values, seen=seen, **self.options, **of_q)
+            reference = attention_reference(
+                self.q[i : i + 1], keys, values, seen=seen, in_parts=True, **self.options, **of_q
+            )
             reference.assert_accurate(out[i : i + 1], lse[i : i + 1])
         result = out.clone()
         out.fill_(POISON)
