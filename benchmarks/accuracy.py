@@ -340,7 +340,7 @@ def row_table(found: Sequence[Found]) -> Iterator[str]:
 
 
 def page(found: Sequence[Found]) -> str:
-    least, most = spread([f for f in found if not f[0].fits])
+    least, most = spread([f for f in found if not f[0].fits] or found)
     tables = [list(table(found)) for table in (error_table, source_table, row_table)]
     by_class, by_source, by_row = ("\n".join(table) for table in tables)
     counts = {"count": len(found), "all": len(rows())}

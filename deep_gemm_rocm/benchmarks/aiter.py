@@ -34,6 +34,7 @@ _BLOCK = 128  # elements that share a scale
 _THREADS = 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _FIELD_BYTES = 16
+_BUFFER_BYTES = 256  # more than any kernel reads, since some declare arguments that AITER doesn't pass
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 3  # HIP_LAUNCH_PARAM_
 # The kernels truncate to bf16, and workgroups that share K add bf16 with atomics. No 16x16 tile may be further off.
 _MOST_TILE_DIFF = 1e-4
@@ -63,7 +64,7 @@ class CodeObject:
         """
         tensors = {f"argument {i}": value for i, value in enumerate(arguments) if isinstance(value, torch.Tensor)}
         fields = [value.data_ptr() if isinstance(value, torch.Tensor) else value or 0 for value in arguments]
-        packed = b"".join(field.to_bytes(_FIELD_BYTES, "little") for field in fields)
+        packed = b"".join(field.to_bytes(_FIELD_BYTES, "little") for field in fields).ljust(_BUFFER_BYTES, b"\0")
         size, buffer = c_size_t(len(packed)), ctypes.c_char_p(packed)
         extra = (c_void_p * 5)(
             _BUFFER_POINTER, ctypes.cast(buffer, c_void_p), _BUFFER_SIZE, ctypes.addressof(size), _END
