@@ -68,8 +68,8 @@ The same kernels take longer in one pull request than in another, at shapes that
 different states. No model can be right for both.
 
 Experts of #1418 come from memory at 2.4 to 3.3 TB/s, where the model reads 3.5 to 3.9. A limit of 176 lines under way
-in a CU would bring the worst row, 1024x512x7168, from 0.69 to 0.96, but 8x512x6144 of #4236, which reads 4.1 TB/s, from
-1.12 to 1.53, 64x512x6144 from 0.91 to 1.14, and int8 512x1280x8192 from 1.00 to 1.06. So it isn't that.
+in a CU would bring the worst row, 1024x512x7168, from 0.70 to 0.97, but 8x512x6144 of #4236, which reads 4.1 TB/s, from
+1.13 to 1.54, 64x512x6144 from 0.93 to 1.16, and int8 512x1280x8192 from 1.04 to 1.08. So it isn't that.
 
 {by_source}
 

@@ -18,7 +18,7 @@ from ..testing.stopwatch import Stopwatch
 REPEATED = 256  # instructions in a repetition
 KERNELS = (
     "v_add", "v_exp", "v_mul_lo", "s_add", "s_branch", "s_barrier", "mfma_fp8", "mfma_i8", "mfma_bf16", "mfma_f16",
-    "lds_latency", "lds_rate", "l1_rate", "vector_chase", "scalar_chase", "stream", "nothing",
+    "lds_latency", "lds_rate", "l1_rate", "to_lds_rate", "vector_chase", "scalar_chase", "stream", "nothing",
 )  # fmt: skip
 """The kernels, in the order of their numbers."""
 

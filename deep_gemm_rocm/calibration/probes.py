@@ -130,6 +130,7 @@ PROBES = (
     Probe("lds.port_bytes", "clocks", "ds_read_b128 of eight waves", _instruction("lds_rate", waves=8)),
     Probe("l1.hit_clocks", "clocks", "a load from the vector L1 behind another", _chase(16 * _KB)),
     Probe("l1.port_bytes", "clocks", "16 bytes a lane from the vector L1, eight waves", _instruction("l1_rate", 8)),
+    Probe("l1.to_lds_bytes", "clocks", "4 bytes a lane from the vector L1 to LDS", _instruction("to_lds_rate", 8)),
     Probe("scalar_cache.hit_clocks", "clocks", "a scalar load behind another", _chase(8 * _KB, kernel="scalar_chase")),
     Probe("scalar_cache.miss_clocks", "clocks", "the same from the L2", _chase(_MB, kernel="scalar_chase")),
     Probe("l2.hit_clocks", "clocks", "a load from the L2 behind another", _chase(2 * _MB)),

@@ -302,6 +302,21 @@ def test_lines_come_in_one_after_another(compiler: Compiler) -> None:
     assert bandwidth == [approximately(16), approximately(32)]
 
 
+@pytest.mark.parametrize(("instruction", "clocks"), [("global_load_lds_dword", 8), ("global_load_dword v64,", 4)])
+def test_loads_to_lds_take_the_port_longer(compiler: Compiler, instruction: str, clocks: int) -> None:
+    """And no more energy for a byte."""
+    body = f"{instruction} %2, off"
+    source = KERNEL.format(body=body, address="lane", after="s_waitcnt vmcnt(0)", repeats=REPEATS, clobbers=REGISTERS)
+    memory = np.zeros(1 << 16, np.uint32)
+    with simulator.profile() as prof:
+        for n in (4, 4, 20):
+            simulator.launch(compiler.code_object(source), "repeated", 1, 8 * LANES, [n, memory])
+    _, first, second = prof.kernels  # the first launch has cold caches
+    loads = 16 * REPEATS * 8
+    assert (second.cycles - first.cycles) / loads == approximately(clocks)
+    assert (second.activity["l1_bytes"] - first.activity["l1_bytes"]) / loads == 4 * LANES
+
+
 def test_launch_cost(compiler: Compiler) -> None:
     with simulator.profile() as prof:
         simulator.launch(compiler.code_object('extern "C" __global__ void empty() {}'), "empty", 1, 64, [])

@@ -457,7 +457,7 @@ bool ComputeUnit::issue_memory(Slot& slot, const Step& step, const Plan& plan, u
     return hold(slot, Stall::memory_queue, now, std::min(arrivals_.empty() ? never : up(arrivals_.top()), horizon_));
 
   const Effects& effects = *plan.effects;
-  const double moved = std::max<double>(1, plan.dwords) * lanes * 4 / c.l1_port_bytes;
+  const double moved = std::max<double>(1, plan.dwords) * lanes * 4 / plan.l1_port_bytes;
   const double start = std::max(double(now), l1_free_);
   Transfer& transfer = slot.memory.push();
   const double row = lanes * 4 / c.l1_port_bytes;

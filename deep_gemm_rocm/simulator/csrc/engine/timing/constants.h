@@ -39,6 +39,7 @@ namespace mi300x::timing {
   CONSTANT(l1, ways) \
   CONSTANT(l1, hit_clocks) \
   CONSTANT(l1, port_bytes) \
+  CONSTANT(l1, to_lds_bytes) \
   CONSTANT(l1, fill_bytes) \
   CONSTANT(l1, tags_per_clock) \
   CONSTANT(l1, queue_clocks) \

@@ -41,7 +41,10 @@ Sums::Sums(const std::vector<InstructionCounters>& by_instruction, const std::ve
     instructions += counters.executed;
     if (plan.kind == Plan::Kind::vector) vector_clocks += clocks;
     if (plan.kind == Plan::Kind::lds) lds_clocks += counters.busy;
-    if (plan.kind == Plan::Kind::vector_memory) memory_clocks += counters.busy;
+    if (plan.kind == Plan::Kind::vector_memory) {
+      memory_clocks += counters.busy;
+      l1_bytes += double(counters.busy) * plan.l1_port_bytes;
+    }
     if (plan.kind != Plan::Kind::matrix) continue;
     matrix_clocks += clocks;
     if (plan.operands == Plan::Operands::fp8) matrix_clocks_fp8 += clocks;

@@ -60,6 +60,7 @@ struct Sums {
   uint64_t matrix_clocks_fp8 = 0, matrix_clocks_i8 = 0, matrix_clocks_f16 = 0;  // parts of matrix_clocks
   uint64_t lds_clocks = 0;
   uint64_t memory_clocks = 0;  // of the L1's port
+  double l1_bytes = 0;         // that the port could move in these clocks
 };
 
 // sum + weight * (end - begin).

@@ -62,6 +62,7 @@ std::vector<Plan> plans_of(const std::vector<Instruction>& code, const Effects* 
     const MemoryAccess& memory = effects[i].memory;
     plan.dwords = uint8_t((memory.bytes + 3) / 4 * memory.parts);
     plan.bypasses_l1 = inst.mem.sc1;
+    plan.l1_port_bytes = effects[i].to_lds ? constants.l1_to_lds_bytes : constants.l1_port_bytes;
   }
   return plans;
 }

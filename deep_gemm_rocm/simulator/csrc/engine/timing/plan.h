@@ -19,6 +19,7 @@ struct Plan {
   uint8_t passes = 0;        // matrix
   uint8_t dwords = 0;        // memory: data of each lane
   bool bypasses_l1 = false;  // loads with device scope
+  double l1_port_bytes = 0;  // vector memory: that the vector L1 moves in a clock
   uint16_t argument = 0;     // S_NOP, S_WAITCNT, S_SLEEP and S_SETPRIO
   uint16_t clocks = 0;       // vector, matrix: for which it occupies the vector ALU or the matrix core
   const Effects* effects = nullptr;

@@ -84,7 +84,7 @@ std::string activity_of(const Constants& constants, const Sums& sums, const Memo
       .add("matrix_other_clocks", others)
       .add("vector_clocks", double(sums.vector_clocks))
       .add("lds_clocks", double(sums.lds_clocks))
-      .add("l1_bytes", double(sums.memory_clocks) * constants.l1_port_bytes)
+      .add("l1_bytes", sums.l1_bytes)
       .add("l2_bytes", l2_lines * double(line_bytes))
       .add("mall_bytes", mall_lines * double(line_bytes))
       .add("hbm_bytes", double(memory.hbm_read_bytes + memory.hbm_write_bytes))
