@@ -122,47 +122,56 @@ SPLIT_K = tuple(
     for config in gemm_candidates(kind.in_parts)
 )
 
+_RARE_KINDS: set[GemmKind] = set()
+
+
+def _rare(kind: GemmKind) -> GemmKind:
+    """A kind whose properties other kinds have, too: the default run has none of its tiles."""
+    _RARE_KINDS.add(kind)
+    return kind
+
+
 # Kinds that cover every type of operands and output, and every scaling.
 KINDS = (
     GemmKind(a_type="e5m2", b_type="e4m3", d_type="f32", scaling="blocks", accumulate=True),
-    GemmKind(a_type="e4m3", b_type="e4m3", d_type="f32", scaling="vectors", accumulate=True, k_tail=True),
+    _rare(GemmKind(a_type="e4m3", b_type="e4m3", d_type="f32", scaling="vectors", accumulate=True, k_tail=True)),
     GemmKind(a_type="e4m3", b_type="e4m3", d_type="f16", scaling="rows", accumulate=True),
-    GemmKind(a_type="e5m2", b_type="e5m2", d_type="bf16", scaling="rows", k_tail=True),
+    _rare(GemmKind(a_type="e5m2", b_type="e5m2", d_type="bf16", scaling="rows", k_tail=True)),
     GemmKind(a_type="e4m3", b_type="e5m2", d_type="bf16", scaling="vectors"),
     GemmKind(a_type="bf16", b_type="bf16", d_type="bf16", scaling="none", k_tail=True),
-    GemmKind(a_type="bf16", b_type="bf16", d_type="f32", scaling="none", accumulate=True),
+    _rare(GemmKind(a_type="bf16", b_type="bf16", d_type="f32", scaling="none", accumulate=True)),
     GemmKind(a_type="f16", b_type="f16", d_type="f16", scaling="none"),
-    GemmKind(a_type="f16", b_type="f16", d_type="f32", scaling="none", k_tail=True),
+    _rare(GemmKind(a_type="f16", b_type="f16", d_type="f32", scaling="none", k_tail=True)),
     GemmKind(b_major="rows"),
     GemmKind(a_major="rows", k_tail=True),
     GemmKind(d_type="f32", scaling="vectors", accumulate=True, a_major="rows", b_major="rows"),
     GemmKind(a_type="bf16", b_type="bf16", d_type="f32", scaling="none", a_major="rows", b_major="rows", k_tail=True),
-    GemmKind(a_type="bf16", b_type="bf16", scaling="none", b_major="rows"),
+    _rare(GemmKind(a_type="bf16", b_type="bf16", scaling="none", b_major="rows")),
     GemmKind(bias="bf16", d_type="f32"),
     GemmKind(activation="silu_and_mul", bias="f32"),
     GemmKind(activation="silu_and_mul", scaling="vectors", d_type="f16", k_tail=True),
-    GemmKind(activation="silu_and_mul", scaling="none", a_type="bf16", b_type="bf16", d_type="f32"),
+    _rare(GemmKind(activation="silu_and_mul", scaling="none", a_type="bf16", b_type="bf16", d_type="f32")),
     GemmKind(activation="silu_and_mul", scaling="rows", bias="f16", b_major="rows"),
     GemmKind(d_type="e4m3"),
     GemmKind(d_type="e5m2", scaling="vectors", bias="bf16", k_tail=True),
     GemmKind(activation="silu_and_mul", d_type="e4m3"),
-    GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="vectors", bias="f32"),
-    GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="none", a_type="f16", b_type="f16"),
+    _rare(GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="vectors", bias="f32")),
+    _rare(GemmKind(activation="silu_and_mul", d_type="e4m3", scaling="none", a_type="f16", b_type="f16")),
 )
 # Kinds whose b has four bits, with every type of a and of scales.
 MXFP4 = {"b_type": "e2m1", "scaling": "groups", "b_scale_type": "e8m0"}
 SHUFFLED = {**MXFP4, "b_type": "shuffled_e2m1"}
 FOUR_BIT_KINDS = (
-    GemmKind(**MXFP4, k_tail=True),
+    _rare(GemmKind(**MXFP4, k_tail=True)),
     GemmKind(a_type="e5m2", b_type="e2m1", d_type="f32", scaling="groups", accumulate=True),
     GemmKind(**MXFP4, activation="silu_and_mul", bias="f32"),
     GemmKind(a_type="bf16", **MXFP4),
-    GemmKind(a_type="bf16", b_type="e2m1", d_type="f32", scaling="groups", accumulate=True, k_tail=True),
+    _rare(GemmKind(a_type="bf16", b_type="e2m1", d_type="f32", scaling="groups", accumulate=True, k_tail=True)),
     GemmKind(a_type="bf16", **MXFP4, activation="silu_and_mul"),
     GemmKind(**SHUFFLED, k_tail=True),
-    GemmKind(**SHUFFLED, d_type="f32", accumulate=True),
+    _rare(GemmKind(**SHUFFLED, d_type="f32", accumulate=True)),
     GemmKind(a_type="bf16", **SHUFFLED, activation="silu_and_mul", bias="f32", k_tail=True),
-    GemmKind(a_type="bf16", **SHUFFLED),
+    _rare(GemmKind(a_type="bf16", **SHUFFLED)),
 )
 FOUR_BITS = tuple(config for kind in FOUR_BIT_KINDS for config in gemm_candidates(kind))
 # Kinds whose b is int4, with every number of values and type of scales.
@@ -194,7 +203,7 @@ INT4 = tuple(config for kind in INT4_KINDS for config in gemm_candidates(kind))
 GROUPED_FOUR_BITS = tuple(
     config
     for grouping in ("contiguous", "psum", "masked")
-    for config in gemm_candidates(dataclasses.replace(FOUR_BIT_KINDS[0], grouping=grouping, d_type="f32"))
+    for config in gemm_candidates(GemmKind(**MXFP4, grouping=grouping, d_type="f32", k_tail=True))
 )
 
 # First GEMMs of layers of experts, with all that their rows and results may need.
@@ -287,20 +296,13 @@ def each_tile(
     )
 
 
-# Kinds of which the default run takes no tile: other kinds have each of their properties.
-_RARE_KINDS = (
-    *(KINDS[number] for number in (1, 3, 6, 8, 13, 17, 22, 23)),
-    *(FOUR_BIT_KINDS[number] for number in (0, 4, 7, 9)),
-)
-
-
-def _of_usual_kinds(configs: Iterable[GemmConfig], kinds: Sequence[GemmKind]) -> list[GemmConfig]:
+def _quick_of_usual_kinds(configs: Iterable[GemmConfig], kinds: Sequence[GemmKind]) -> list[GemmConfig]:
     return [config for config in quick(configs) if config.kind in kinds and config.kind not in _RARE_KINDS]
 
 
 # The default run has the tiles of OTHERS for FP8 only.
-QUICK_OF_EVERY_KIND = [*_of_usual_kinds(OF_EVERY_KIND, KINDS), *AS_MANY_TILES_AS_CUS]
-QUICK_FOUR_BITS = _of_usual_kinds(FOUR_BITS, FOUR_BIT_KINDS)
+QUICK_OF_EVERY_KIND = [*_quick_of_usual_kinds(OF_EVERY_KIND, KINDS), *AS_MANY_TILES_AS_CUS]
+QUICK_FOUR_BITS = _quick_of_usual_kinds(FOUR_BITS, FOUR_BIT_KINDS)
 
 QUICK_ALL = (*quick(CHOSEN), *ALWAYS)
 each_dense_tile = each_tile(ALL, only=QUICK_ALL)

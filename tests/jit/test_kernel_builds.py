@@ -23,10 +23,12 @@ from helpers.gemm_configs import (
     HEADS,
     INT4,
     KINDS,
+    MXFP4,
     OF_EVERY_KIND,
     QUICK_ALL,
     QUICK_FOUR_BITS,
     QUICK_OF_EVERY_KIND,
+    SHUFFLED,
     SIGNALS,
     SPLIT_K,
     SQUARES,
@@ -204,7 +206,7 @@ def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
 
 
 # FP8 and bf16, with values of four bits as they are and shuffled, or without.
-FIRST_VALUES = (GemmKind(), FOUR_BIT_KINDS[0], FOUR_BIT_KINDS[9])
+FIRST_VALUES = (GemmKind(), GemmKind(**MXFP4, k_tail=True), GemmKind(a_type="bf16", **SHUFFLED))
 
 
 @pytest.mark.parametrize(
