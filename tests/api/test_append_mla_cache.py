@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import deep_gemm_rocm as dg
@@ -98,6 +98,8 @@ def assert_appended(kv_c, k_pe, cache, slots, dtype=FNUZ, descale=None) -> None:
     page_size=st.sampled_from([1, 2, 3, 16, 48, 64]),
     seed=st.integers(0, 99),
 )
+@example(token_bytes=656, dtype=OCP, slot_dtype=torch.int32, count=9, pages=1, page_size=16, seed=0)
+@example(token_bytes=584, dtype=FNUZ, slot_dtype=torch.int64, count=9, pages=1, page_size=16, seed=0)
 def test_any_tokens(token_bytes, dtype, slot_dtype, count, pages, page_size, seed):
     """Slots are different, in any order, and some aren't in the cache."""
     if token_bytes == 584:
