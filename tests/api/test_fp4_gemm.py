@@ -301,12 +301,12 @@ def test_tiles_that_follow_one_with_a_far_scale(use_config, form, others):
     assert torch.equal(*results)
 
 
+FORMS_AND_TILES = list(itertools.product(BOTH, ("uint8", "float32"), (0, 128)))
+
+
 @pytest.mark.parametrize(
     ("function", "form", "block_m"),
-    these(
-        itertools.product(BOTH, ("uint8", "float32"), (0, 128)),
-        [case for case in itertools.product(BOTH, ("uint8", "float32"), (0, 128)) if case != ("bf16", "float32", 128)],
-    ),
+    these(FORMS_AND_TILES, [case for case in FORMS_AND_TILES if case != ("bf16", "float32", 128)]),
 )
 def test_zero_and_nan_scales_stay_in_their_columns(use_config, function, form, block_m):
     if block_m:

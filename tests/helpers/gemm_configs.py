@@ -10,6 +10,7 @@ import pytest
 
 from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
+from helpers.default_run import these
 
 TAIL = GemmKind(k_tail=True)
 
@@ -281,18 +282,10 @@ def quick(configs: Iterable[GemmConfig]) -> list[GemmConfig]:
     return chosen
 
 
-def each_tile(
-    configs: Sequence[GemmConfig], always: Iterable[GemmConfig] = (), only: Iterable[GemmConfig] | None = None
-) -> pytest.MarkDecorator:
-    """Runs a test with each configuration; the default run takes ``always`` and the ``quick`` ones, or ``only``."""
-    chosen = quick([config for config in configs if config not in always]) if only is None else only
-    in_default_run = {*chosen, *always}
+def each_tile(configs: Sequence[GemmConfig], only: Iterable[GemmConfig] | None = None) -> pytest.MarkDecorator:
+    """Runs a test with each configuration; the default run takes the ``quick`` ones, or ``only``."""
     return pytest.mark.parametrize(
-        "config",
-        [
-            pytest.param(config, id=config_id(config), marks=() if config in in_default_run else pytest.mark.slow)
-            for config in configs
-        ],
+        "config", these(configs, set(quick(configs) if only is None else only)), ids=config_id
     )
 
 

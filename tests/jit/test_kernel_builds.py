@@ -35,6 +35,7 @@ from helpers.gemm_configs import (
     SUMMED,
     TALLER,
     config_id,
+    each_tile,
     has_row_scales_in_lds,
     quick,
 )
@@ -208,19 +209,12 @@ def test_data_moves_16_bytes_at_a_time(tmp_path, compiler, config):
 # FP8 and bf16, with values of four bits as they are and shuffled, or without.
 FIRST_VALUES = (GemmKind(), GemmKind(**MXFP4, k_tail=True), GemmKind(a_type="bf16", **SHUFFLED))
 
+SMALL_TILES = [
+    GemmConfig(16, 32, 1, 2, 4, "alone", kind=kind) for kind in (GemmKind(), *FOUR_BIT_KINDS) if kind.parts == 1
+]
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(
-            GemmConfig(16, 32, 1, 2, 4, "alone", kind=kind),
-            id=config_id(GemmConfig(16, 32, 1, 2, 4, "alone", kind=kind)),
-            marks=() if kind in FIRST_VALUES else pytest.mark.slow,
-        )
-        for kind in (GemmKind(), *FOUR_BIT_KINDS)
-        if kind.parts == 1
-    ],
-)
+
+@each_tile(SMALL_TILES, only=[config for config in SMALL_TILES if config.kind in FIRST_VALUES])
 def test_no_argument_keeps_the_first_values_waiting(tmp_path, config):
     """Those of scales are under way while operands are loaded."""
     listing = listing_of(code_object(ziglang(), config), tmp_path)

@@ -44,17 +44,25 @@ def clocks_of(compiler: Compiler) -> Clocks:
     """Returns a function that measures the clocks of each repetition of some assembly in waves of one workgroup."""
 
     def clocks(body: str, waves: int = 1, address: str = "lane * 16", after: str = "", repeats: int = REPEATS) -> float:
-        lines = ["\\n".join(text.split("\n")) for text in (body, after)]
-        source = KERNEL.format(body=lines[0], address=address, after=lines[1], repeats=repeats, clobbers=REGISTERS)
-        code = compiler.code_object(source)
-        memory = np.zeros(1 << 16, np.uint32)
-        with simulator.profile() as prof:
-            for n in (4, 4, 20):
-                simulator.launch(code, "repeated", 1, LANES * waves, [n, memory])
-        _, first, second = prof.kernels  # the first launch has cold caches
-        return (second.cycles - first.cycles) / (16 * repeats)
+        less, more = repeated(compiler, body, waves, address, after, repeats)
+        return (more.cycles - less.cycles) / (16 * repeats)
 
     return clocks
+
+
+def repeated(
+    compiler: Compiler, body: str, waves: int, address: str, after: str, repeats: int
+) -> tuple[simulator.KernelProfile, simulator.KernelProfile]:
+    """Launches of which the second runs the assembly ``16 * repeats`` times more often than the first."""
+    lines = ["\\n".join(text.split("\n")) for text in (body, after)]
+    source = KERNEL.format(body=lines[0], address=address, after=lines[1], repeats=repeats, clobbers=REGISTERS)
+    code = compiler.code_object(source)
+    memory = np.zeros(1 << 16, np.uint32)
+    with simulator.profile() as prof:
+        for n in (4, 4, 20):
+            simulator.launch(code, "repeated", 1, LANES * waves, [n, memory])
+    _, less, more = prof.kernels  # the first launch has cold caches
+    return less, more
 
 
 def approximately(value: float) -> object:
@@ -305,16 +313,11 @@ def test_lines_come_in_one_after_another(compiler: Compiler) -> None:
 @pytest.mark.parametrize(("instruction", "clocks"), [("global_load_lds_dword", 8), ("global_load_dword v64,", 4)])
 def test_loads_to_lds_take_the_port_longer(compiler: Compiler, instruction: str, clocks: int) -> None:
     """And no more energy for a byte."""
-    body = f"{instruction} %2, off"
-    source = KERNEL.format(body=body, address="lane", after="s_waitcnt vmcnt(0)", repeats=REPEATS, clobbers=REGISTERS)
-    memory = np.zeros(1 << 16, np.uint32)
-    with simulator.profile() as prof:
-        for n in (4, 4, 20):
-            simulator.launch(compiler.code_object(source), "repeated", 1, 8 * LANES, [n, memory])
-    _, first, second = prof.kernels  # the first launch has cold caches
-    loads = 16 * REPEATS * 8
-    assert (second.cycles - first.cycles) / loads == approximately(clocks)
-    assert (second.activity["l1_bytes"] - first.activity["l1_bytes"]) / loads == 4 * LANES
+    waves = 8
+    less, more = repeated(compiler, f"{instruction} %2, off", waves, "lane", "s_waitcnt vmcnt(0)", REPEATS)
+    loads = 16 * REPEATS * waves
+    assert (more.cycles - less.cycles) / loads == approximately(clocks)
+    assert (more.activity["l1_bytes"] - less.activity["l1_bytes"]) / loads == 4 * LANES
 
 
 def test_launch_cost(compiler: Compiler) -> None:
