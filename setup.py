@@ -32,7 +32,7 @@ SIMULATOR = Path("deep_gemm_rocm/simulator")
 LAUNCH = Path("deep_gemm_rocm/launch")
 X86_64_LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
 # The highest level that makes a folder of the engine faster. Its objects of this level go into the engines of higher
-# levels, too, which halves the time to build it. Nothing outside of engine/matrix depends on the level.
+# levels, too, which halves the time to build it. No type or argument that folders share depends on the level.
 HIGHEST_LEVEL = {"matrix": "x86-64-v4", "execution": "x86-64-v3"}
 
 COMMON_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
