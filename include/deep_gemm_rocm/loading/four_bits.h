@@ -274,14 +274,19 @@ struct FourBits<__bf16, Int4> {
   static constexpr int kChunks = 2;
   using Loaded = Vector<unsigned, 2>;
   struct Table {
-    float scale, offset;  // the value of a sixteenth is sixteenth * scale + offset, rounded once
+    // The value of a sixteenth is sixteenth * scale + offset, rounded once. Both are a pair of registers, because
+    // v_pk_fma_f32 reads a pair even if it uses one half twice. Were the other half the target of a load in flight,
+    // widening would wait for that load.
+    Float2 scale_and_offset;
 
     template <class Scale>
     static DG_DEVICE Table of(Scale of_group) {
       const ScaleOfIntegers both = scale_and_zero(of_group);
       // Rounding could turn other NaNs into numbers.
       const float scale = __builtin_isunordered(both.scale, both.scale) ? __builtin_nanf("") : both.scale;
-      return {kSixteen * scale, -both.zero * scale};
+      Float2 scale_and_offset{kSixteen * scale, -both.zero * scale};
+      asm("" : "+v"(scale_and_offset));
+      return {scale_and_offset};
     }
   };
 
@@ -297,8 +302,8 @@ struct FourBits<__bf16, Int4> {
  private:
   // Rounds to the nearest, away from 0 where there are two, which takes one instruction less than to even.
   static DG_DEVICE unsigned pair(Float2 sixteenths, const Table& table) {
-    const Float2 values = __builtin_elementwise_fma(sixteenths, Float2{table.scale, table.scale},
-                                                    Float2{table.offset, table.offset});
+    const float scale = table.scale_and_offset[0], offset = table.scale_and_offset[1];
+    const Float2 values = __builtin_elementwise_fma(sixteenths, Float2{scale, scale}, Float2{offset, offset});
     constexpr unsigned kHalfUnit = 0x8000;
     return upper_halves(__builtin_bit_cast(HalfChunk, values) + kHalfUnit);
   }
