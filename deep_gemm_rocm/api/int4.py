@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from ..checks import check_tensor
-from ..problems.four_bits import INT4_GROUPS, has_short_groups
+from ..problems.four_bits import INT4_GROUPS
 from ..problems.layout import Pair, ceil_div
 from ..runtime.arrays import through_host
 from .fp4 import as_words, pack_codes, unpack_codes
@@ -52,9 +52,9 @@ def repack_int4(
     Returns:
         A pair. int32 [N, K/8] of eight codes along K, less 8 and so from -8 to 7, contiguous: byte i has code i in its
         low half, and code i + 4 in its high half. And scales [N, K/h] for h values, where h is the largest of 128, 64
-        and 32 that divides g; those of 128 are contiguous along N, others along K. If all zeros are 8, scales of 32
-        values have their dtype, others are fp32. Where there are other zeros, scales are int32: fp32 scales with zeros
-        in the last five bits. That is exact for bf16 and f16, and rounds fp32 by at most 2^-19.
+        and 32 that divides g, contiguous along N. If all zeros are 8, scales of 32 values have their dtype, others are
+        fp32. Where there are other zeros, scales are int32: fp32 scales with zeros in the last five bits. That is exact
+        for bf16 and f16, and rounds fp32 by at most 2^-19.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
@@ -84,13 +84,12 @@ def repack_int4(
     if kernel_group:
         factors = factors.repeat_interleave(group // kernel_group, -1)
     data = _in_halves(codes)
-    return data, in_layout_of_kernels(data, factors)
+    return data, by_columns(factors)
 
 
-def in_layout_of_kernels(data: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """The scales of int4 data in the layout that kernels load the fastest: contiguous along K if a K-block has several
-    of a row, or along N, where lanes load neighbours."""
-    return scales.contiguous() if has_short_groups(data, scales) else scales.mT.contiguous().mT
+def by_columns(scales: torch.Tensor) -> torch.Tensor:
+    """The scales contiguous along N, as kernels load them the fastest: a wave's lanes load neighbours."""
+    return scales.mT.contiguous().mT
 
 
 def _in_halves(codes: torch.Tensor) -> torch.Tensor:

@@ -36,9 +36,8 @@ def bf16_int4_gemm_nt(
         a: bf16 [M, K], contiguous along K, which is a multiple of 32; rows 16-byte aligned.
         b: a weight as ``repack_int4`` makes it: int32 [N, K/8] of eight codes, contiguous along K, rows 16-byte
             aligned; and scales [N, K/g] for groups of g = 32, 64 or 128 values: fp32 or, for g = 32, bf16 or f16,
-            where zero is 8; or int32, with a zero in each scale. Those of 128 values have any strides, and are loaded
-            the fastest if contiguous along N; others are contiguous along K. Where a scale is NaN or infinite, results
-            are not finite.
+            where zero is 8; or int32, with a zero in each scale. Scales have any strides, and are loaded the fastest if
+            contiguous along N. Where a scale is NaN or infinite, results are not finite.
         d, c, bias, epilogue: as for ``gemm_fp8``; ``d`` is bf16, f16 or fp32 [M, N]. ``silu_and_mul`` takes 2N rows of
             ``b``.
 

@@ -20,7 +20,7 @@ from ..problems.layout import SCALE_BLOCK, Pair, ceil_div
 from ..problems.tensors import check_one_device
 from ..runtime.arrays import through_host
 from .fp4 import EXPONENTS_IN_INT, as_words, unpack_codes
-from .int4 import in_layout_of_kernels
+from .int4 import by_columns
 
 _SIGN, _MAGNITUDE, _CODE, _CODE_BITS = 8, 7, 15, 4
 _OF_HALF_WORD = 4
@@ -50,8 +50,7 @@ def shuffle_weight(data: torch.Tensor, scales: torch.Tensor) -> Pair:
     Returns:
         A pair. For MXFP4, int64 [N, K/16] of sixteen values to an element, contiguous, and int32 [N, ceil(K/128)] of
         four exponents with a bias of 127 each, contiguous along N. For int4, int16 [N, K/4] of four values to an
-        element, contiguous, and the same scales: of 128 values contiguous along N, of fewer along K. For experts, there
-        is a dimension G before these.
+        element, contiguous, and the same scales, contiguous along N. For experts, there is a dimension G before these.
 
     Raises:
         TypeError, ValueError: an argument is not as above. Other scales need the weight as it is.
@@ -84,7 +83,7 @@ def _shuffled_fp4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
 
 def _shuffled_int4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
     _check_int4(data, scales)
-    factors = in_layout_of_kernels(data, scales)
+    factors = by_columns(scales)
     if has_short_groups(data, scales):  # an MFMA takes only one of them
         data = data.unflatten(-1, (-1, _MFMAS, _LANE_GROUPS)).mT.flatten(-3)
     of_words = data.contiguous().view(torch.uint8).unflatten(-1, (-1, _OF_HALF_WORD))

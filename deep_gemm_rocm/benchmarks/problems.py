@@ -17,7 +17,7 @@ from ..api.casts import (
     per_token_cast_to_fp4,
     per_token_cast_to_fp8,
 )
-from ..api.int4 import in_layout_of_kernels
+from ..api.int4 import by_columns
 from ..api.shuffle import shuffle_weight
 from ..launch import planning
 from ..problems.gemm_kind import GROUP
@@ -216,7 +216,7 @@ def _weights(op: str, groups: int, n: int, k: int, device: str) -> Operand:
         scales_of = torch.float32 if op.count("f32") else torch.bfloat16
         experts = [testing.int4_weights(n, k, size, group, scales_of) for group in range(groups)]
         data, scales = (torch.stack(parts).to(device) for parts in zip(*experts, strict=True))
-        return shuffle_weight(data, scales) if op.count("shuffled") else (data, in_layout_of_kernels(data, scales))
+        return shuffle_weight(data, scales) if op.count("shuffled") else (data, by_columns(scales))
     if op.count("fp8"):
         return _each(testing.grouped_weights(groups, n, k), lambda tensor: tensor.to(device))
     return torch.stack([testing.weights(n, k, group) for group in range(groups)]).to(device)

@@ -55,7 +55,7 @@ class Scales(Structure):
     def take_strides_of_groups(self, tensor: torch.Tensor, group_k: int, are_exponents: bool) -> None:
         """Takes the strides of scales of ``group_k`` values, in units of what kernels load: numbers or exponents.
 
-        ``k_block_stride`` is from the scales of 128 values of K to the next. If they are several, they are contiguous.
+        ``k_block_stride`` is from the scales of 128 values of K to the next.
         """
         strides = tensor.stride()
         is_packed = are_exponents and tensor.dtype == torch.int32

@@ -122,8 +122,7 @@ def check_scales_of_groups(operand: str, data: TensorMeta, scales: TensorMeta) -
                 f"{tuple(scales.shape)}"
             )
     check_matrices(name, scales, len(rows) == 2)
-    may_have_any_strides = is_packed or (is_int4 and not has_short_groups(data, scales))
-    if not may_have_any_strides and scales.shape[-1] > 1 and scales.strides[-1] != 1:
+    if not (is_int4 or is_packed) and scales.shape[-1] > 1 and scales.strides[-1] != 1:
         raise ValueError(f"{name} must have contiguous rows, got strides {scales.strides}; .contiguous() it")
     extent = sum((size - 1) * stride for size, stride in zip(expected[-2:], scales.strides[-2:], strict=True) if size)
     if extent * scales.dtype.itemsize > TILE_BYTES:

@@ -299,7 +299,6 @@ B = (torch.zeros(16, 16).int(), torch.ones(16, 4))
             r"b\[1\] must be float32 or int32 for groups of 64",
         ),
         ({"b": (B[0], B[1].double())}, TypeError, r"b\[1\] must be"),
-        ({"b": (B[0], torch.ones(4, 16).T)}, ValueError, r"b\[1\] must have contiguous rows"),
         ({"b": B[0]}, TypeError, r"b must be a pair \(int4 data, scales\) as repack_int4 returns it"),
         ({"a": torch.zeros(4, 128)}, TypeError, "a must be"),
         (
@@ -369,13 +368,13 @@ def test_shuffled_weights_of_experts(kind):
         (scales.dtype, (2, 24, 256 // kind.group_k)),
     ]
     assert shuffled[0].is_contiguous()
-    assert shuffled[1].stride() == ((192, 8, 1) if kind.group_k == 32 else (48, 1, 24))
+    assert shuffled[1].stride() == (24 * 256 // kind.group_k, 1, 24)
     assert torch.equal(unshuffled(*shuffled), data)
     assert torch.equal(shuffled[1], scales)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in INT4_KINDS if kind.group_k == 128], ids=lambda kind: kind.name)
-def test_scales_of_128_values_lie_anywhere(kind):
+@pytest.mark.parametrize("kind", these(INT4_KINDS, INT4_KINDS[:9]), ids=lambda kind: kind.name)
+def test_scales_lie_anywhere(kind):
     data, scales = weight(kind, 90 * kind.parts, 640)
     padded = torch.stack((scales, scales), -1).flatten(-2)[:, ::2]
     forms = (scales.contiguous(), scales.mT.contiguous().mT, padded, padded.mT.contiguous().mT)
@@ -422,8 +421,6 @@ def test_shuffled_weights_are_for_fp8():
     a = quantised_activations(4, 128)
     with pytest.raises(ValueError, match=r"b\[1\] must have one of the shapes \(16, 4\), \(16, 2\), \(16, 1\)"):
         dg.fp8_int4_gemm_nt(a, (data, scales[:, :3].contiguous()), d)
-    with pytest.raises(ValueError, match=r"b\[1\] must have contiguous rows"):
-        dg.fp8_int4_gemm_nt(a, (data, scales.mT.contiguous().mT), d)
     with pytest.raises(TypeError, match=r"b\[1\] must be float32, bfloat16 or float16"):
         dg.fp8_int4_gemm_nt(a, (data, scales.view(torch.int32)), d)
     with pytest.raises(TypeError, match=r"b\[1\] must be float32 for groups of 64, got torch.bfloat16"):

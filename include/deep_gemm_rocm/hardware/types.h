@@ -45,11 +45,14 @@ struct E8M0 {};
 struct ScaleAndZero {
   unsigned bits;
 };
-// The type of the scales of an operand of four bits, and how many values along K share one.
-template <class T_, int kValues_ = 32>
+// The scales of an operand of four bits.
+//   kValues: how many values along K share one.
+//   kStepK: the scales of so many values of a row are neighbours in memory.
+template <class T_, int kValues_ = 32, int kStepK_ = 128>
 struct GroupScale {
   using T = T_;
   static constexpr int kValues = kValues_;
+  static constexpr int kStepK = kStepK_;
 };
 
 // Numbers must not be negative: unsigned divisions by powers of two take fewer instructions.

@@ -25,7 +25,6 @@ class GroupedFragmentLoader : public Base {
   static constexpr int kLaneK = Base::kReads * Form::kBytes * 2;
   static constexpr int kBlockK = kLaneK * Base::Mfma::kLaneGroups;
   static constexpr int kGroups = Base::kIsInOrder ? kBlockK / Scale::kValues : 1;  // of a lane
-  using LoadedScales = Conditional<kGroups == 1, Stored, Vector<unsigned, kGroups>>;
   static constexpr int kMfmas = Fragment<typename Base::Mfma>::kMfmas;
   static constexpr bool kTakesScales = deep_gemm_rocm::kTakesScales<Form>;
   static_assert(Scale::kValues % kLaneK == 0, "a lane's values share a scale, or those of an MFMA");
@@ -41,7 +40,7 @@ class GroupedFragmentLoader : public Base {
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       const int row = Order::of_lds_row(Base::first_row_ + i * Base::Mfma::kRows + lane_id() % Base::Mfma::kRows);
-      scale_offset_[i] = scales_.offset<Order, Stored, Scale::kValues>(row, lane_k(), rows);
+      scale_offset_[i] = scales_.offset<Order, Stored, Scale>(row, lane_k(), rows);
     }
   }
 
@@ -52,8 +51,11 @@ class GroupedFragmentLoader : public Base {
     const bool exists = !Base::kKTail || lane_k() < 2 * left_bytes;
     const unsigned k = (scales_.first_k_block + since) * kBlockK;
     const Buffer buffer = Buffer{scales_.first, kOutOfBounds}.only_if(left_bytes > 0).with_scalar_size();
-    staged_scales_[stage][i] = buffer.template load<LoadedScales>(exists ? scale_offset_[i] : kOutOfBounds,
-                                                                  scales_.k_offset<Stored, Scale::kValues>(k));
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const unsigned k_offset = scales_.k_offset<Stored, Scale>(k + group * Scale::kValues);
+      staged_scales_[stage][i][group] = buffer.template load<Stored>(exists ? scale_offset_[i] : kOutOfBounds, k_offset);
+    }
   }
 
   // Takes over the loaded scales of a K-block's groups.
@@ -61,13 +63,11 @@ class GroupedFragmentLoader : public Base {
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       if constexpr (kHasRounds) {
-        left_[i] = exponent_of(StagedScale<T>{staged_scales_[stage][i]});
-      } else if constexpr (kTakesScales && kGroups == 1) {
-        table_[i][0] = Table::template of<T>(staged_scales_[stage][i]);
+        left_[i] = exponent_of(StagedScale<T>{staged_scales_[stage][i][0]});
       } else if constexpr (kTakesScales) {
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
-          table_[i][group] = Table::template of<T>(__builtin_bit_cast(T, unsigned{staged_scales_[stage][i][group]}));
+          table_[i][group] = Table::template of<T>(staged_scales_[stage][i][group]);
         }
       }
     }
@@ -140,7 +140,7 @@ class GroupedFragmentLoader : public Base {
 
   GroupScales scales_;
   unsigned scale_offset_[kFragments];
-  LoadedScales staged_scales_[Base::kRegisterStages][kFragments];
+  Stored staged_scales_[Base::kRegisterStages][kFragments][kGroups];
   Table table_[kFragments][kGroups];
   unsigned reference_ = FourBits<E5M2>::kUsualReference;  // an exponent
   float scale_ = 1;                       // of products

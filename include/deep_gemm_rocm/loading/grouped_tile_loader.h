@@ -30,7 +30,7 @@ class GroupedTileLoader : public Base {
 #pragma unroll
     for (int pass = 0; pass < Base::kPasses; ++pass) {
       const int row = Base::first_row_ + Order::of_lds_row(Base::lds_row(pass));
-      scale_offset_[pass] = scales_.offset<Order, Stored, Scale::kValues>(row, 2 * Base::chunk_k(), rows);
+      scale_offset_[pass] = scales_.offset<Order, Stored, Scale>(row, 2 * Base::chunk_k(), rows);
     }
   }
 
@@ -45,7 +45,7 @@ class GroupedTileLoader : public Base {
     staged_scales_[stage][pass] = buffer.only_if(left_bytes > 0)
                                       .with_scalar_size()
                                       .template load<Stored>(exists ? scale_offset_[pass] : kOutOfBounds,
-                                                             scales_.k_offset<Stored, Scale::kValues>(k));
+                                                             scales_.k_offset<Stored, Scale>(k));
   }
 
   // A pass in steps, between which there may be other work: the table, then the chunks.

@@ -77,7 +77,8 @@ class ScaleLoader {
       if constexpr (kPerColumn) {
         const int scale = min(i % kLoadsOfPart * kLanesOfDppRow + lane_id() % kLanesOfDppRow, kOfPart - 1);
         const int column = Shape::lane_column(lane_id(), scale / kGroups);
-        column_offset_[i] = b.row_offset(column, columns) + scale % kGroups * static_cast<unsigned>(sizeof(ScaleOfB));
+        const unsigned group_bytes = static_cast<unsigned>(b.k_block_stride) / kGroups * sizeof(ScaleOfB);
+        column_offset_[i] = b.row_offset(column, columns) + scale % kGroups * group_bytes;
       } else {
         const int last = max(columns - Shape::wave_column() - 1, 0);
         const int row = kIsOfPart ? 0 : (b.first_column + min(i * Shape::kScaledN, last)) / kScaleBlockN;

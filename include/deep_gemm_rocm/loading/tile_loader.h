@@ -19,20 +19,20 @@ struct BatchOfK {
 struct GroupScales {
   const uint8_t* first;  // of the tile's first row, for the operand's first k
   unsigned row_bytes;    // from a row to the next
-  unsigned block_bytes;  // from the scales of 128 of K to the next
+  unsigned step_bytes;   // from the scales of GroupScale::kStepK of K to the next
   unsigned part_bytes;   // from a part of the operand to the next
   int first_k_block;     // of the tile, from the operand's first k
 
   // The byte offset of a value's scale; out of bounds behind the `rows` of each part of the operand.
-  template <class Order, class Stored, int kGroupK>
+  template <class Order, class Stored, class Scale>
   DG_DEVICE unsigned offset(int tile_row, unsigned k, int rows) const {
     const int row = Order::row_in_part(tile_row);
-    const unsigned existing = row * row_bytes + Order::part(tile_row) * part_bytes + k_offset<Stored, kGroupK>(k);
+    const unsigned existing = row * row_bytes + Order::part(tile_row) * part_bytes + k_offset<Stored, Scale>(k);
     return row < rows ? existing : kOutOfBounds;
   }
-  template <class Stored, int kGroupK>
+  template <class Stored, class Scale>
   DG_DEVICE unsigned k_offset(unsigned k) const {
-    return k / kScaleBlockK * block_bytes + k % kScaleBlockK / kGroupK * static_cast<unsigned>(sizeof(Stored));
+    return k / Scale::kStepK * step_bytes + k % Scale::kStepK / Scale::kValues * static_cast<unsigned>(sizeof(Stored));
   }
 };
 

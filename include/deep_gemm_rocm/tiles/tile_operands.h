@@ -53,13 +53,13 @@ DG_DEVICE ScaleTile scales_of_a(const GemmArguments& args, const Tile& tile, con
   return scales;
 }
 
-// The scales of a B of integers. Those of a row are contiguous if groups have fewer than 128 values.
+// The scales of a B of integers.
 template <class Kind, class Tile>
 DG_DEVICE ScaleTileOf<typename GroupsOfB<Kind>::Scale> scales_of_integers(const GemmArguments& args, const Tile& tile,
                                                                          const PartOfK& k) {
   using Groups = GroupsOfB<Kind>;
   Scales rows = args.sfb;
-  if (Kind::ScaleOfB::kValues < kScaleBlockK) rows.k_block_stride = Groups::kOfKBlock;
+  rows.k_block_stride = args.sfb.k_block_stride * Kind::ScaleOfB::kValues / kScaleBlockK * Groups::kOfKBlock;
   const unsigned first_k_block = k.first_k_block, k_blocks = Groups::kKBlocks;
   auto scales = scale_tile<typename Groups::Scale>(rows, tile.group_of_operands(), tile.n, args.n,
                                                    first_k_block / k_blocks);
@@ -85,9 +85,11 @@ DG_DEVICE GroupScales scales_of_groups(const GemmArguments& args, const Tile& ti
   const Scales& scales = args.sfb;
   const auto* data = reinterpret_cast<const uint8_t*>(scales.data);
   const unsigned group = tile.group_of_operands(), first_row = tile.n;
-  constexpr unsigned kBytes = sizeof(typename Kind::ScaleOfB::T);
+  using Scale = typename Kind::ScaleOfB;
+  constexpr unsigned kBytes = sizeof(typename Scale::T), kSteps = kScaleBlockK / Scale::kStepK;
   return {data + (group * scales.group_stride + first_row * scales.row_stride) * kBytes,
-          static_cast<unsigned>(scales.row_stride) * kBytes, static_cast<unsigned>(scales.k_block_stride) * kBytes,
+          static_cast<unsigned>(scales.row_stride) * kBytes,
+          static_cast<unsigned>(scales.k_block_stride) / kSteps * kBytes,
           static_cast<unsigned>(args.n * scales.row_stride) * kBytes, k.first_k_block};
 }
 
