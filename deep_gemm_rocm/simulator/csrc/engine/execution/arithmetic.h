@@ -17,6 +17,27 @@ bool is_nan(Float value) {
 inline float quieted(float value) { return bit_cast<float>(bit_cast<uint32_t>(value) | 0x00400000); }
 inline double quieted(double value) { return bit_cast<double>(bit_cast<uint64_t>(value) | 0x0008000000000000); }
 
+inline bool is_signaling(float value) { return is_nan(value) && !(bit_cast<uint32_t>(value) & 0x00400000); }
+inline bool is_signaling(double value) { return is_nan(value) && !(bit_cast<uint64_t>(value) & 0x0008000000000000); }
+
+// IEEE 754-2008 minNum and maxNum, with -0 below +0. A signaling NaN comes out quieted.
+template <class Float>
+Float lesser(Float a, Float b) {
+  Float result = a < b || (a == b && std::signbit(a)) ? a : b;
+  result = is_nan(b) ? a : result;
+  result = is_nan(a) ? b : result;
+  result = is_signaling(b) ? quieted(b) : result;
+  return is_signaling(a) ? quieted(a) : result;
+}
+template <class Float>
+Float greater(Float a, Float b) {
+  Float result = a > b || (a == b && !std::signbit(a)) ? a : b;
+  result = is_nan(b) ? a : result;
+  result = is_nan(a) ? b : result;
+  result = is_signaling(b) ? quieted(b) : result;
+  return is_signaling(a) ? quieted(a) : result;
+}
+
 // The first operand that is a NaN, or else the last one. Of two NaNs, x86 instructions give that of one of their
 // operands, and the compiler chooses the order of these.
 template <class Float>

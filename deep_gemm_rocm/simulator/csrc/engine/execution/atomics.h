@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 
 #include "half_arithmetic.h"
 
@@ -20,12 +19,6 @@ template <class T> T bit_and(T old, T data) { return old & data; }
 template <class T> T bit_or(T old, T data) { return old | data; }
 template <class T> T bit_xor(T old, T data) { return old ^ data; }
 template <class T> T exchange(T, T data) { return data; }
-
-// A number wins over a NaN.
-inline float minimum_f32(float old, float data) { return std::fmin(old, data); }
-inline float maximum_f32(float old, float data) { return std::fmax(old, data); }
-inline double minimum_f64(double old, double data) { return std::fmin(old, data); }
-inline double maximum_f64(double old, double data) { return std::fmax(old, data); }
 
 inline uint32_t add_f16_pair(uint32_t old, uint32_t data) {
   const Half low = Half::from(f16_to_f32(uint16_t(old)) + f16_to_f32(uint16_t(data)));

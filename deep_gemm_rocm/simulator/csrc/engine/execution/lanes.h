@@ -202,6 +202,25 @@ class F16Environment {
   const Wave& wave_;
   const bool differs_;
 };
+// Memory and LDS round to nearest even in every mode (CDNA3 ISA, "Rounding of float atomics"). Subnormals stay, unless
+// the unit heeds the mode's handling of those of f32.
+class MemoryEnvironment {
+ public:
+  MemoryEnvironment(const Wave& wave, bool heeds_mode) : wave_(wave) {
+    const uint32_t subnormals = heeds_mode ? wave.mode.bits & keep_subnormals : keep_subnormals;
+    differs_ = (wave.mode.bits & (rounding | keep_subnormals)) != subnormals;
+    if (differs_) apply_mode(Mode{subnormals});
+  }
+  ~MemoryEnvironment() {
+    if (differs_) apply_mode(wave_.mode);
+  }
+
+ private:
+  static constexpr uint32_t rounding = 0x3, keep_subnormals = 0x30;  // MODE's fields for f32
+
+  const Wave& wave_;
+  bool differs_;
+};
 // Flushes f16 subnormals, which the host doesn't, since they are normal in f32.
 inline void flush_halves(Half* values, bool flushes) {
   if (!flushes) return;

@@ -196,6 +196,7 @@ LDS(ds_write_addtid_b32, store_by_lane)
 template <class Value, class Update>
 void update(Wave& wave, const Instruction& inst, Update update_value) {
   const bool returns = inst.dst.dwords != 0;
+  const MemoryEnvironment environment(wave, sizeof(Value) == 4);  // sums of f64 keep subnormals in every mode
   alignas(64) uint32_t addresses[lanes];
   memcpy(addresses, wave.row(inst.src[0].index), sizeof addresses);
   for_active_lanes(wave, [&](int lane) {
@@ -252,10 +253,10 @@ LDS_INTEGER(32, uint32_t, int32_t)
 LDS_INTEGER(64, uint64_t, int64_t)
 LDS_UPDATE(ds_cmpst_f32, ds_cmpst_rtn_f32, update_with_two<float, compare_store<float>>)
 LDS_UPDATE(ds_cmpst_f64, ds_cmpst_rtn_f64, update_with_two<double, compare_store<double>>)
-LDS_UPDATE(ds_min_f32, ds_min_rtn_f32, update_with<float, atomic::minimum_f32>)
-LDS_UPDATE(ds_max_f32, ds_max_rtn_f32, update_with<float, atomic::maximum_f32>)
-LDS_UPDATE(ds_min_f64, ds_min_rtn_f64, update_with<double, atomic::minimum_f64>)
-LDS_UPDATE(ds_max_f64, ds_max_rtn_f64, update_with<double, atomic::maximum_f64>)
+LDS_UPDATE(ds_min_f32, ds_min_rtn_f32, update_with<float, lesser<float>>)
+LDS_UPDATE(ds_max_f32, ds_max_rtn_f32, update_with<float, greater<float>>)
+LDS_UPDATE(ds_min_f64, ds_min_rtn_f64, update_with<double, lesser<double>>)
+LDS_UPDATE(ds_max_f64, ds_max_rtn_f64, update_with<double, greater<double>>)
 LDS_UPDATE(ds_add_f32, ds_add_rtn_f32, update_with<float, atomic::add<float>>)
 LDS_UPDATE(ds_add_f64, ds_add_rtn_f64, update_with<double, atomic::add<double>>)
 LDS_UPDATE(ds_pk_add_f16, ds_pk_add_rtn_f16, update_with<uint32_t, atomic::add_f16_pair>)

@@ -171,6 +171,7 @@ void load(Wave& wave, const Instruction& inst) {
   const Format format(wave, inst);
   uint8_t* elements[lanes];
   if (!resolve(wave, inst, format.data.bytes(), elements)) return;
+  const MemoryEnvironment environment(wave, false);
   for_active_lanes(wave, [&](int lane) {
     for (int i = 0; i < count; ++i) {
       const uint32_t value = loaded(elements[lane], format, format.select[i]);
@@ -191,6 +192,7 @@ void store(Wave& wave, const Instruction& inst) {
   const Format format(wave, inst);
   uint8_t* elements[lanes];
   if (!resolve(wave, inst, format.data.bytes(), elements)) return;
+  const MemoryEnvironment environment(wave, false);
   for_active_lanes(wave, [&](int lane) {
     if (elements[lane] == nullptr) return true;
     uint8_t element[16] = {};
@@ -212,6 +214,7 @@ void load_to_lds(Wave& wave, const Instruction& inst) {
   const Format format(wave, inst);
   uint8_t* elements[lanes];
   if (!resolve(wave, inst, format.data.bytes(), elements)) return;
+  const MemoryEnvironment environment(wave, false);
   const uint32_t base = (wave.m0() & 0xFFFF) + uint32_t(inst.imm);
   for_active_lanes(wave, [&](int lane) {
     const uint32_t position = base + 4 * uint32_t(lane), value = loaded(elements[lane], format, format.select[0]);

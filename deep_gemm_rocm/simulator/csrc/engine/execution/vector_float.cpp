@@ -12,31 +12,18 @@ namespace {
 
 constexpr uint32_t quiet_nan = 0x7FC00000;
 
-bool is_signaling(float value) { return value != value && !(bit_cast<uint32_t>(value) & 0x00400000); }
-bool is_signaling(double value) { return value != value && !(bit_cast<uint64_t>(value) & 0x0008000000000000); }
-
 // Flushes subnormals where the mode says so, by multiplying with a 1 that the compiler can't see.
 float canonical(float value) { return value * one_f32; }
 double canonical(double value) { return value * one_f64; }
 
-// IEEE 754-2008 minNum with -0 below +0; a signaling NaN comes out quieted (MODE.IEEE, which compute kernels set).
+// Quieting signaling NaNs is for MODE.IEEE, which compute kernels set.
 template <class T>
 T minimum(T a, T b) {
-  T result = a < b || (a == b && std::signbit(a)) ? a : b;
-  result = is_nan(b) ? a : result;
-  result = is_nan(a) ? b : result;
-  result = is_signaling(b) ? quieted(b) : result;
-  result = is_signaling(a) ? quieted(a) : result;
-  return canonical(result);
+  return canonical(lesser(a, b));
 }
 template <class T>
 T maximum(T a, T b) {
-  T result = a > b || (a == b && !std::signbit(a)) ? a : b;
-  result = is_nan(b) ? a : result;
-  result = is_nan(a) ? b : result;
-  result = is_signaling(b) ? quieted(b) : result;
-  result = is_signaling(a) ? quieted(a) : result;
-  return canonical(result);
+  return canonical(greater(a, b));
 }
 float median(float a, float b, float c) {
   if (is_nan(a) || is_nan(b) || is_nan(c)) return minimum(minimum(a, b), c);

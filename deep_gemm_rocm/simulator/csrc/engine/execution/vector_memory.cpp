@@ -290,6 +290,8 @@ void update(Wave& wave, const Instruction& inst, Update new_value) {
   using Bits = BitsOf<Value>;
   Access access;
   if (!resolve(wave, inst, sizeof(Value), access)) return;
+  // LLVM: memory keeps the subnormals of f32, too (memory-atomic-fadd-f32-denormal-support).
+  const MemoryEnvironment environment(wave, false);
   for_active_lanes(wave, [&](int lane) {
     if (access.memory[lane] == nullptr) return true;
     if (reinterpret_cast<uint64_t>(access.memory[lane]) % sizeof(Value) != 0) {
@@ -419,8 +421,8 @@ MEMORY(scratch_load_lds_dword, load_to_lds<uint32_t>)
   MEMORY(family##_atomic_add_f32, update_with<float, atomic::add<float>>)        \
   MEMORY(family##_atomic_pk_add_f16, update_with<uint32_t, atomic::add_f16_pair>) \
   MEMORY(family##_atomic_add_f64, update_with<double, atomic::add<double>>)      \
-  MEMORY(family##_atomic_min_f64, update_with<double, atomic::minimum_f64>)      \
-  MEMORY(family##_atomic_max_f64, update_with<double, atomic::maximum_f64>)
+  MEMORY(family##_atomic_min_f64, update_with<double, lesser<double>>)      \
+  MEMORY(family##_atomic_max_f64, update_with<double, greater<double>>)
 ATOMICS(flat)
 ATOMICS(global)
 ATOMICS(buffer)
