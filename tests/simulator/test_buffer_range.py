@@ -58,9 +58,10 @@ STORES = {(dwords, imm): store(dwords, imm) for dwords in (1, 2, 3, 4) for imm i
 LDS_LOADS = {imm: RESOURCE + TO_LDS.format(imm=imm) for imm in OFFSETS}
 NARROW = f"{RESOURCE}  buffer_load_ushort v20, v10, s[24:27], s19 offen{WAIT}"
 ATOMIC = f"{RESOURCE}  v_mov_b32_e32 v12, 1\n  buffer_atomic_add v12, v10, s[24:27], s19 offen{WAIT}"
+RETURNING = ATOMIC.replace("offen", "offen sc0").replace(WAIT, f"{WAIT}  v_mov_b32_e32 v20, v12\n")
 INDEXED = load(2, 8, "idxen offen")
 LANES_AS_INDEX = load(1, 0, "")
-BODIES = [*LOADS.values(), *STORES.values(), *LDS_LOADS.values(), NARROW, ATOMIC, INDEXED, LANES_AS_INDEX]
+BODIES = [*LOADS.values(), *STORES.values(), *LDS_LOADS.values(), NARROW, ATOMIC, RETURNING, INDEXED, LANES_AS_INDEX]
 
 # Bytes of the buffer, and SOFFSET, so that all lanes are in range, all out of range, or some dwords are out of range.
 SHAPES = [(1024, 0), (1024, 256), (1024, 700), (1024, 1024), (1024, 1 << 31), (1024, 2**32 - 4), (1022, 10), (0, 0),
@@ -152,6 +153,9 @@ def test_narrow_accesses_and_atomics(machine: Machine, memory: np.ndarray, recor
         for at in map(int, begin[begin + np.uint64(4) <= np.uint64(records)]):
             expected[at // 4] += np.uint32(1)
         np.testing.assert_array_equal(counted, expected)
+        got = machine.run(RETURNING, offset, scalars=scalars, memory=memory.copy())[0]
+        for lane, at in enumerate(map(int, begin)):
+            assert got[lane] == (memory[at // 4] if at + 4 <= records else 0)
 
 
 def test_only_an_index_is_checked_as_one(machine: Machine, memory: np.ndarray) -> None:

@@ -293,16 +293,18 @@ void update(Wave& wave, const Instruction& inst, Update new_value) {
   // LLVM: memory keeps the subnormals of f32, too (memory-atomic-fadd-f32-denormal-support).
   const MemoryEnvironment environment(wave, false);
   for_active_lanes(wave, [&](int lane) {
-    if (access.memory[lane] == nullptr) return true;
-    if (reinterpret_cast<uint64_t>(access.memory[lane]) % sizeof(Value) != 0) {
-      wave.fail(Outcome::Status::memory_fault,
-                "lane " + std::to_string(lane) + " makes an atomic access to an unaligned address");
-      return false;
-    }
-    auto* target = reinterpret_cast<Bits*>(access.memory[lane]);
-    Bits old = __atomic_load_n(target, __ATOMIC_SEQ_CST);
-    while (!__atomic_compare_exchange_n(target, &old, bit_cast<Bits>(new_value(bit_cast<Value>(old), lane)), false,
-                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    Bits old = 0;  // what a buffer atomic out of range returns
+    if (access.memory[lane] != nullptr) {
+      if (reinterpret_cast<uint64_t>(access.memory[lane]) % sizeof(Value) != 0) {
+        wave.fail(Outcome::Status::memory_fault,
+                  "lane " + std::to_string(lane) + " makes an atomic access to an unaligned address");
+        return false;
+      }
+      auto* target = reinterpret_cast<Bits*>(access.memory[lane]);
+      old = __atomic_load_n(target, __ATOMIC_SEQ_CST);
+      while (!__atomic_compare_exchange_n(target, &old, bit_cast<Bits>(new_value(bit_cast<Value>(old), lane)), false,
+                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+      }
     }
     if (inst.mem.sc0) {  // return the value before
       uint32_t dwords[sizeof(Value) / 4];
