@@ -221,6 +221,8 @@ SWIZZLES = {
     # The manual's examples: the source lane of each lane, counted from 1.
     0xE000: "1,11,9,19,5,15,d,1d,3,13,b,1b,7,17,f,1f,2,12,a,1a,6,16,e,1e,4,14,c,1c,8,18,10,20",
     0xE010: "1,9,5,d,3,b,7,f,2,a,6,e,4,c,8,10,11,19,15,1d,13,1b,17,1f,12,1a,16,1e,14,1c,18,20",
+    # A mask without the upper bits, by the manual's pseudocode.
+    0xE005: ",".join(f"{(int(f'{lane:05b}'[::-1], 2) >> 2 | lane & 5) + 1:x}" for lane in range(32)),
     0xC020: "2,3,4,5,6,7,8,9,a,b,c,d,e,f,10,11,12,13,14,15,16,17,18,19,1a,1b,1c,1d,1e,1f,20,1",
     0xC420: "20,1,2,3,4,5,6,7,8,9,a,b,c,d,e,f,10,11,12,13,14,15,16,17,18,19,1a,1b,1c,1d,1e,1f",
     0xC021: "1,4,3,6,5,8,7,a,9,c,b,e,d,10,f,12,11,14,13,16,15,18,17,1a,19,1c,1b,1e,1d,20,1f,2",

@@ -9,13 +9,11 @@ namespace {
 // CDNA3 ISA, DS_SWIZZLE_B32: the offset selects among four patterns.
 int swizzled_lane(uint32_t offset, int lane) {
   const int group = lane & ~31, position = lane & 31;
-  if (offset >= 0xE000) {  // FFT: lanes in bit-reversed order within groups
-    const uint32_t mask = offset & 31;
+  if (offset >= 0xE000) {  // FFT: lanes in bit-reversed order within groups, if the mask has the upper bits
+    const int mask = offset & 31;
     int reversed = 0;
     for (int i = 0; i < 5; ++i) reversed |= (position >> i & 1) << (4 - i);
-    const int size_log2 = __builtin_popcount(~mask & 31);
-    const int within = reversed >> (5 - size_log2);
-    return group | (position & ~((1 << size_log2) - 1)) | within;
+    return group | reversed >> __builtin_popcount(uint32_t(mask)) | (position & mask);
   }
   if (offset >= 0xC000) {  // rotate within groups that the mask leaves together
     const int mask = offset & 31, amount = int(offset >> 5 & 31);
