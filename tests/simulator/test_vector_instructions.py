@@ -277,8 +277,13 @@ ILLEGAL = {
     "v_swap_b32 with a constant": (0x7E26A280,),
     "v_swap_b32 by SDWA": (0x7E26A2F9, 0x06060640),
     "v_rsq_f64 by SDWA": (0x7E104CF9, 0x06060607),
+    "v[255:256]": (0xDC548000, 0xFF7F000A),
+    "buffer_store_dword to LDS": (0xE0711000, 0x80020A0A),
+    "buffer_load_dwordx2 to LDS": (0xE0551000, 0x80020A0A),
 }
 ILLEGAL_BODIES = {name: "".join(f"\n  .long {word:#x}" for word in words) + "\n" for name, words in ILLEGAL.items()}
+# flat_load_dword v20, v[10:11] with an offset whose sign bit, the 13th, is set.
+FLAT_OFFSET = "\n  v_mov_b32_e32 v10, s6\n  v_mov_b32_e32 v11, s7\n  .long 0xdc501008, 0x1400000a\n"
 PREOP = "\n  v_trig_preop_f64 v[20:21], v[10:11], v12\n"
 CONVERSIONS = "\n  v_cvt_i32_f32_e32 v20, v10\n  v_cvt_u32_f32_e32 v21, v10\n  v_cvt_f16_f32_e32 v23, v10\n"
 FREXP = "\n  v_frexp_exp_i32_f32_e32 v20, v10\n  v_frexp_mant_f32_e32 v21, v10\n  v_ldexp_f32 v22, v10, v12\n"
@@ -358,6 +363,7 @@ BODIES = [
     mode(0xFA) + FRACTIONS,
     *(mode(flags) + FUSED_F64 for flags in FLUSHING_F64),
     *ILLEGAL_BODIES.values(),
+    FLAT_OFFSET,
     PREOP,
     WIDE,
     MASKS,
@@ -551,6 +557,10 @@ def test_doubles_are_fused_on_processors_without_fma(machine: Machine) -> None:
 def test_forms_that_do_not_exist_are_refused(machine: Machine, name: str) -> None:
     with pytest.raises(simulator.SimulatorError, match="illegal instruction"):
         machine.run(ILLEGAL_BODIES[name])
+
+
+def test_flat_offsets_have_no_sign(machine: Machine) -> None:
+    assert (machine.run(FLAT_OFFSET, memory=np.arange(4, dtype=np.uint32))[0] == 2).all()
 
 
 @pytest.mark.parametrize("flags", MODES)

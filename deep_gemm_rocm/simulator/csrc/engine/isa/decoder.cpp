@@ -51,7 +51,7 @@ bool source_is_valid(const Operand& operand) {
     case Operand::Kind::none: return true;
     case Operand::Kind::scalar:
       return operand.special != Operand::Special::none || operand.index + operand.dwords <= 128;
-    case Operand::Kind::vector: return operand.index + operand.dwords <= temporary_row;
+    case Operand::Kind::vector: return operand.index % accumulator_row + operand.dwords <= accumulator_row;
     case Operand::Kind::constant: return names_constant(operand.index);
   }
   return false;
@@ -281,7 +281,7 @@ void decode_flat(Instruction& inst, uint32_t word, uint32_t next) {
   const bool returns = bits(word, 24, 18) < first_flat_atomic || inst.mem.sc0;
   inst.dst = vector(bits(next, 31, 24), returns ? opcode.dst : 0, accumulator);
   inst.src[1] = vector(bits(next, 15, 8), opcode.src1, accumulator);
-  inst.imm = sign_extend(bits(word, 12, 0), 13);
+  inst.imm = family == Family::FLAT ? int32_t(bits(word, 11, 0)) : sign_extend(bits(word, 12, 0), 13);
   // src[0] is the address in VGPRs, src[2] the one in SGPRs (CDNA3 ISA, "Flat, global and scratch addressing").
   if (family == Family::SCRATCH) {
     const bool has_vaddr = bit(word, 13);  // SVE
@@ -330,8 +330,18 @@ bool operands_are_valid(const Instruction& inst) {
   return source_is_valid(inst.dst) && source_is_valid(inst.sdst);
 }
 
+bool can_load_to_lds(Op op) {
+  switch (op) {
+    case Op::buffer_load_ubyte: case Op::buffer_load_sbyte: case Op::buffer_load_ushort: case Op::buffer_load_sshort:
+    case Op::buffer_load_dword: case Op::buffer_load_format_x:
+      return true;
+    default: return false;
+  }
+}
+
 // SDWA selects a part of a dword, so no source may have two. V_SWAP writes its source.
 bool form_is_valid(const Instruction& inst) {
+  if (inst.mem.lds) return can_load_to_lds(inst.op);
   if (inst.op == Op::v_swap_b32) return inst.src[0].kind == Operand::Kind::vector && !inst.sdwa && !inst.dpp;
   return !inst.sdwa || (inst.src[0].dwords <= 1 && inst.src[1].dwords <= 1);
 }
