@@ -7,7 +7,7 @@ from pathlib import Path
 
 import fuzz
 import pytest
-from helpers.assembly import program
+from helpers import assembly
 from helpers.forked import in_clean_child
 from helpers.simulated_hip import Compiler
 
@@ -39,7 +39,8 @@ MARKER = 0xBF80005A  # s_nop 90, which no compiler emits
 def inputs(compiler: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fuzz")
     body = f"  .rept {fuzz.WORDS}\n  .long {MARKER:#x}\n  .endr\n"
-    (folder / "template.co").write_bytes(compiler.assemble(program({"fuzzed": body}, lds_bytes=4096)))
+    text = assembly.program({"fuzzed": body}, lds_bytes=4096, registers=assembly.ALL)
+    (folder / "template.co").write_bytes(compiler.assemble(text))
     (folder / "compiled.co").write_bytes(compiler.code_object(SOURCE))
     return folder
 

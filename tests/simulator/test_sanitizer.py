@@ -246,6 +246,14 @@ SOME_LANES = """
 """
 
 DEFINEDNESS = [
+    # With 64 registers before the accumulators, v100 is one of these, and a register that starts unwritten.
+    Case(
+        "unwritten_register_among_accumulators",
+        "@\ns_nop 1\nv_mov_b32_e32 v2, v100" + STORE_V2,
+        "",
+        "v_mov_b32_e32 v100, 0",
+        ["what is stored, v2", "was never written"],
+    ),
     Case(
         "unwritten_address",
         "@\nglobal_load_dword v2, v9, s[4:5]",
@@ -626,7 +634,40 @@ MISALIGNED = [
     ),
 ]
 
-CASES = WAITS + [hazard.case() for hazard in HAZARDS] + DEFINEDNESS + LDS_RACES + MISALIGNED
+# The kernels have v0 to v127, of which the last 64 are accumulators, too, and SGPRs in units of 16: 32, and 6 for VCC
+# and its like.
+REGISTERS = [
+    Case(
+        "registers_of_a_vector_operand",
+        "v_mov_b32_e32 @, 0",
+        "v128",
+        "v127",
+        ["v128 is used, but the kernel's descriptor asks for 128 vector registers", "at v_mov_b32"],
+    ),
+    Case(
+        "registers_of_an_accumulator",
+        "v_accvgpr_write_b32 @, 0",
+        "a64",
+        "a63",
+        ["a64 is used, but the kernel's descriptor asks for 64 accumulators"],
+    ),
+    Case(
+        "registers_of_a_tuple",
+        "global_load_dwordx4 @, v1, s[4:5]\ns_waitcnt vmcnt(0)",
+        "v[126:129]",
+        "v[124:127]",
+        ["v129 is used", "at global_load_dwordx4"],
+    ),
+    Case(
+        "registers_of_a_scalar_operand",
+        "s_mov_b32 @, 0",
+        "s48",
+        "s47",
+        ["s48 is used, but the kernel's descriptor asks for 48 scalar registers"],
+    ),
+]
+
+CASES = WAITS + [hazard.case() for hazard in HAZARDS] + DEFINEDNESS + LDS_RACES + MISALIGNED + REGISTERS
 
 
 @pytest.fixture(scope="module")

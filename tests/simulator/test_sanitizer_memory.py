@@ -122,11 +122,7 @@ def test_access_beyond_lds(hip: Hip, outside, kernel: str, at: int) -> None:
 def test_access_beyond_scratch(hip: Hip, compiler: Compiler) -> None:
     """The access is right after a lane's scratch, where the next lane's begins."""
     bodies = {f"at_{offset}": f"v_mov_b32_e32 v1, {offset}\nscratch_store_dword v1, v0, off" for offset in (12, 14, 16)}
-    text = program(bodies).replace(".private_segment_fixed_size: 0", ".private_segment_fixed_size: 16")
-    text = text.replace(".amdhsa_kernel_code", "").replace(
-        "  .amdhsa_kernarg_size", "  .amdhsa_private_segment_fixed_size 16\n  .amdhsa_kernarg_size"
-    )
-    module = hip.load(compiler.assemble(text))
+    module = hip.load(compiler.assemble(program(bodies, scratch_bytes=16)))
     hip.launch(hip.function(module, "at_12"), 1, 64, 0)
     for offset in (14, 16):
         with pytest.raises(HipCallError, match=f"lane 0 accesses 4 bytes at {offset:#x}, outside the scratch"):

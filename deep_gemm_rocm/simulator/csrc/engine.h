@@ -56,12 +56,16 @@ struct Kernel {
   uint32_t preload_offset() const { return kernarg_preload >> 7; }
 
   // Vector registers of a lane: GRANULATED_WORKITEM_VGPR_COUNT in units of 8. Those from ACCUM_OFFSET on, in units of
-  // 4, are accumulators (LLVM AMDGPU usage, gfx90a and gfx942).
-  int vector_registers() const {
-    return std::min(4 * int((compute_pgm_rsrc3 & 63) + 1), all_vector_registers());
+  // 4, are accumulators (LLVM AMDGPU usage, gfx90a and gfx942). They can be named as VGPRs, too: kernels of AITER that
+  // want no accumulators do so. The simulator keeps them apart, and expects of a kernel that it uses one name only.
+  int vector_registers() const { return std::min(all_vector_registers(), 256); }
+  int accumulators() const {
+    return std::clamp(all_vector_registers() - 4 * int((compute_pgm_rsrc3 & 63) + 1), 0, 256);
   }
-  int accumulators() const { return std::min(all_vector_registers() - vector_registers(), 256); }
   int all_vector_registers() const { return 8 * int((compute_pgm_rsrc1 & 63) + 1); }
+
+  // GRANULATED_WAVEFRONT_SGPR_COUNT, which GFX9 counts in pairs of units of 8.
+  int scalar_registers() const { return 16 * int((compute_pgm_rsrc1 >> 7 & 7) + 1); }
 
   // LLVM AMDGPU usage, "Preloaded Kernel Arguments": a kernel that asks for them begins with 256 bytes for firmware
   // that can't preload, which load the arguments or trap; firmware that can starts behind.

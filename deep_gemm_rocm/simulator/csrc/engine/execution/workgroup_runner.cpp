@@ -376,7 +376,7 @@ void WorkgroupRunner::set_scalar_registers(Wave& wave) {
   if (kernel.compute_pgm_rsrc2 >> 9 & 1) wave.sgpr[next++] = group_.id.z;
   if (kernel.compute_pgm_rsrc2 >> 10 & 1) wave.sgpr[next++] = 0;  // workgroup info
   launch_scalars_ = next;
-  wave.set_pair(102, 0);  // FLAT_SCRATCH: scratch offsets are relative to the wave's own scratch
+  wave.set_pair(sgpr_flat_scratch, 0);  // FLAT_SCRATCH: scratch offsets are relative to the wave's own scratch
   wave.set_vcc(0);
   wave.sgpr[sgpr_m0] = 0;
 }

@@ -173,7 +173,7 @@ std::string scalar_name(int index, int dwords) {
   if (index >= 108) return range("ttmp", index - 108, dwords);
   if (index >= 106) return std::string("vcc") + pair;
   if (index >= 104) return std::string("xnack_mask") + pair;
-  if (index >= 102) return std::string("flat_scratch") + pair;
+  if (index >= sgpr_flat_scratch) return std::string("flat_scratch") + pair;
   return range("s", index, dwords);
 }
 

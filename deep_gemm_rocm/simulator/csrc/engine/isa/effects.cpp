@@ -116,6 +116,20 @@ void add_arithmetic(Effects& effects, const Instruction& inst) {
   effects.is_xdl = matrix->is_xdl();
 }
 
+// ---- Registers ----
+
+void want(RegisterCounts& wanted, const RegisterRange& range) {
+  const int end = range.first + range.count;
+  if (!range.is_vector()) {
+    if (range.first < first_scalar + sgpr_flat_scratch)
+      wanted.scalars = std::max(wanted.scalars, std::min(end - first_scalar, sgpr_flat_scratch));
+  } else if (range.first >= accumulator_row) {
+    wanted.accumulators = std::max(wanted.accumulators, end - accumulator_row);
+  } else {
+    wanted.vectors = std::max(wanted.vectors, end);
+  }
+}
+
 }  // namespace
 
 std::string register_name(int number) {
@@ -135,6 +149,8 @@ Effects effects_of(const Instruction& inst) {
   effects.traits = opcode.traits;
   if (inst.family == Family::SMEM || inst.family >= Family::DS) add_memory(effects, inst);
   else add_arithmetic(effects, inst);
+  for (const RegisterRange& range : effects.reads) want(effects.registers, range);
+  for (const RegisterRange& range : effects.writes) want(effects.registers, range);
   return effects;
 }
 

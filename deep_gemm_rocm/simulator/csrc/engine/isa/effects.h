@@ -57,6 +57,16 @@ struct MemoryAccess {
   uint32_t offsets[2] = {0, 0};  // LDS: offset of each part
 };
 
+// How many registers there are, or how many an instruction wants: one more than the last that it names. SGPRs from
+// FLAT_SCRATCH on exist in any case.
+struct RegisterCounts {
+  int vectors = 0, accumulators = 0, scalars = 0;
+
+  bool cover(const RegisterCounts& wanted) const {
+    return wanted.vectors <= vectors && wanted.accumulators <= accumulators && wanted.scalars <= scalars;
+  }
+};
+
 struct Effects {
   Unit unit = Unit::other;
   Derivation derivation = Derivation::all_operands;
@@ -72,6 +82,7 @@ struct Effects {
   bool is_xdl = false;         // matrix: runs on the matrix core proper, not as F32 or F64 multiply-adds
   bool is_f64 = false;         // matrix
   MemoryAccess memory;
+  RegisterCounts registers;    // that the instruction wants
 
   bool has(uint32_t any_of) const { return (traits & any_of) != 0; }
 };

@@ -32,6 +32,7 @@ constexpr int temporary_row = 512;
 constexpr int register_rows = 520;
 
 // Scalar registers by their operand encoding (CDNA3 ISA, "SGPR, VGPR, and special register encodings").
+constexpr int sgpr_flat_scratch = 102;
 constexpr int sgpr_vcc = 106;
 constexpr int sgpr_m0 = 124;
 constexpr int sgpr_exec = 126;

@@ -129,6 +129,23 @@ void Checker::wait(const Wave& wave, uint16_t simm16) {
   });
 }
 
+// Beyond the allocation, the chip reads v0 or s0 instead and drops what is written (CDNA3 ISA, "Out-of-range behavior").
+bool Checker::check_registers(Wave& wave, const Effects& effects) {
+  const RegisterCounts& wanted = effects.registers;
+  if (registers_.cover(wanted)) return true;
+  const auto describe = [](const char* file, int last, const char* kind, int count) {
+    return file + std::to_string(last) + " is used, but the kernel's descriptor asks for " + std::to_string(count) +
+           " " + kind;
+  };
+  wave.fail(Outcome::Status::unsafe,
+            wanted.vectors > registers_.vectors
+                ? describe("v", wanted.vectors - 1, "vector registers", registers_.vectors)
+            : wanted.accumulators > registers_.accumulators
+                ? describe("a", wanted.accumulators - 1, "accumulators", registers_.accumulators)
+                : describe("s", wanted.scalars - 1, "scalar registers", registers_.scalars));
+  return false;
+}
+
 bool Checker::check_counters(Wave& wave, const Effects& effects) {
   const WaitCounters& counters = state_of(wave).counters;
   if (counters.none_waits()) return true;
@@ -563,7 +580,7 @@ bool Checker::before(Wave& wave, const Instruction& inst, const Effects& effects
   if (inst.op == Op::s_waitcnt) wait(wave, uint16_t(inst.imm));
   if (global_ != nullptr && inst.op == Op::buffer_wbl2 && has_device_scope(inst)) global_->release(visitor_);
   if (global_ != nullptr && inst.op == Op::buffer_inv && has_device_scope(inst)) global_->acquire(visitor_);
-  if (!check_counters(wave, effects)) return false;
+  if (!check_registers(wave, effects) || !check_counters(wave, effects)) return false;
   const std::string broken = is_changed ? state.hazards.issue_changed(inst, effects)
                                         : state.hazards.issue(inst, effects, wave.pc, known_paths_);
   if (!broken.empty()) {

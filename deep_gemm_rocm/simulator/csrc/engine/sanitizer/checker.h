@@ -28,7 +28,9 @@ class Checker {
         lds_(waves),
         global_(global),
         written_(dispatch.memory, dispatch.memory_count),
-        grid_(dispatch.grid) {}
+        grid_(dispatch.grid),
+        registers_{dispatch.kernel->vector_registers(), dispatch.kernel->accumulators(),
+                   dispatch.kernel->scalar_registers()} {}
 
   // Called once the waves have their launch state, which includes `scalars` SGPRs from s0 on.
   void start_workgroup(const std::vector<std::unique_ptr<Wave>>& waves, const Kernel& kernel, int scalars);
@@ -55,6 +57,7 @@ class Checker {
   PerWave& state_of(const Wave& wave) { return waves_[wave.index_in_group]; }
 
   void wait(const Wave& wave, uint16_t simm16);
+  bool check_registers(Wave& wave, const Effects& effects);
   bool check_counters(Wave& wave, const Effects& effects);
   bool check_definedness(Wave& wave, const Instruction& inst, const Effects& effects);
   bool check_stored(Wave& wave, const Instruction& inst, const Effects& effects);
@@ -109,6 +112,7 @@ class Checker {
   GlobalWatch::Visitor visitor_;
   WrittenMemory written_;
   const Dim3 grid_;  // in workgroups
+  const RegisterCounts registers_;  // that the kernel's descriptor asks for
 };
 
 }  // namespace mi300x

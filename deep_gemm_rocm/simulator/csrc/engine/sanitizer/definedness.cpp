@@ -54,7 +54,8 @@ void Definedness::start(const Wave& wave, const Kernel& kernel, int scalars) {
   scalars_.fill(0);
   scalar_gaps_.fill(false);
   std::fill(scalars_.begin(), scalars_.begin() + scalars, ~0u);
-  for (int index : {102, 103, sgpr_vcc, sgpr_vcc + 1, sgpr_m0, sgpr_exec, sgpr_exec + 1}) scalars_[size_t(index)] = ~0u;
+  for (int index : {sgpr_flat_scratch, sgpr_flat_scratch + 1, sgpr_vcc, sgpr_vcc + 1, sgpr_m0, sgpr_exec, sgpr_exec + 1})
+    scalars_[size_t(index)] = ~0u;
   rows_[0] = wave.exec();
   scc_ = true;
 }
