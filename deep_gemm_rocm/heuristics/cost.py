@@ -53,7 +53,8 @@ _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
 _LANES = 64
 _ROWS_OF_PASS = 128  # rows of b that a ping-pong workgroup widens at a time; fewer take as long
 _COLUMNS_OF_SECTOR = 32  # of 16 bits, of 64 bytes
-_BYTES_OF_COLUMN_SCALES = 64  # of the vector L1, for a column and a K-block, as lanes load from many lines
+# Of the vector L1, for the scales of a column and a K-block: MXFP4's come from many lines, int4's lie by columns.
+_BYTES_OF_COLUMN_SCALES = {"mxfp4": 64, "int4": 16}
 _NO_WIDENING = 0.76  # share of the time of MFMAs in which their SIMD widens nothing
 # Share of the lesser of widening and MFMAs that a wave alone on its SIMD adds to the greater; each slows the other.
 _WIDENS_AND_MULTIPLIES = 1.5
@@ -293,7 +294,8 @@ def _work(config: GemmConfig, rows: _Floats) -> _Work:
     kind, block_m, block_n = config.kind, config.block_m, config.block_n
     b_loaded = b_taken_in = block_n * kind.memory_of_b
     if kind.widens_b and (config.schedule == "alone" or kind.promotes_columns):
-        scales = block_n * _BYTES_OF_COLUMN_SCALES / kind.element_bytes / BLOCK_K_BYTES
+        of_column = _BYTES_OF_COLUMN_SCALES["int4" if kind.is_int4 else "mxfp4"]
+        scales = block_n * of_column / kind.element_bytes / BLOCK_K_BYTES
         b_loaded, b_taken_in = b_loaded + scales, b_taken_in + scales
     matrix = _SIMDS * block_m * block_n * BLOCK_K_BYTES / _MATRIX_BYTES
     of_promotion = _COLUMN_PROMOTION if kind.promotes_columns else _PROMOTION if kind.element_bytes == 1 else 0
