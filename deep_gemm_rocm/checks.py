@@ -176,6 +176,8 @@ def extent(tensor: torch.Tensor) -> int:
 
 def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether some byte belongs to both tensors. Where their strides differ, the bytes between elements count, too."""
+    if one.numel() == 0 or other.numel() == 0:
+        return False
     return _meet(_spans(one), _spans(other), other.data_ptr() - one.data_ptr())
 
 

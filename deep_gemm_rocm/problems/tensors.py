@@ -77,6 +77,8 @@ def check_not_shared(name: str, output: torch.Tensor, tensors: dict[str, torch.T
 
 def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether elements may share memory: a stride lies within the extent of the dimensions with smaller strides."""
+    if 0 in shape:
+        return False
     reached = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1 and stride < reached:

@@ -128,6 +128,15 @@ def test_nothing_to_merge(shape):
     assert lse.shape == (*batch, heads, tokens)
 
 
+def test_nothing_shares_no_memory():
+    """NumPy gives arrays without elements to torch with strides of 0."""
+    first, second = (torch.empty_strided((0, 2, 64), (0, 0, 0), dtype=torch.bfloat16) for _ in range(2))
+    sums = torch.empty_strided((2, 0), (0, 0))
+    assert dg.merge_attention_states(first, sums, second, sums, out=first)[0] is first
+    within = randn(3, 2, 64)
+    dg.merge_attention_states(within[1:1], sums, second, sums, out=within[2:2])
+
+
 GOOD = {
     "first": randn(3, 2, 64),
     "first_lse": torch.zeros(2, 3),
