@@ -33,7 +33,8 @@ def convert_fp4_to_fp8(
 
     Data times scales stays exact if scales that come to share one are powers of two that differ by at most 2^14.
     Beyond, values change by at most 2^-18 of the block's largest. With scales that aren't powers of two, values are
-    rounded to FP8: by at most 1/16 of themselves, or 2^-18 of the block's largest. Weights take twice the memory.
+    rounded to FP8: by at most 1/16 of themselves, or 2^-18 of the block's largest, or 2^-137. Weights take twice the
+    memory.
 
     Args:
         data: int8 or uint8 [N, K/2] or, for experts, [G, N, K/2], any strides: two e2m1 values to a byte, the first in
@@ -86,8 +87,9 @@ def convert_int4_to_fp8(
     """Converts int4 weights to FP8 with scales for 128 columns, once when a model is loaded.
 
     ``(code - zero) · scale`` stays exact with ``scale_rows=1`` where groups have 128 values or a multiple of it, and
-    wherever scales that come to share one differ by powers of two, up to 2^13. Otherwise values are rounded to FP8: by
-    at most 1/16 of themselves, or 2^-18 of the block's largest. Weights take twice the memory.
+    wherever scales that come to share one differ by powers of two, up to 2^13, if the block's largest value is at least
+    2^-118. Otherwise values are rounded to FP8: by at most 1/16 of themselves, or 2^-18 of the block's largest, or
+    2^-137. Weights take twice the memory.
 
     Args:
         weight, scales, zeros, packing: as for ``repack_int4``.

@@ -74,6 +74,15 @@ def test_the_least_and_largest_scales(exponent):
     assert torch.equal(found, torch.tensor([3.0, 6.0]).double().repeat(16) * 2.0 ** (exponent - 127))
 
 
+def test_tiny_fp32_scales_round_to_half_a_step_of_the_least_scale():
+    data = torch.arange(16, dtype=torch.uint8).repeat(64, 4) * 17
+    factors = torch.exp2(torch.linspace(-149, -110, 64 * 4)).view(64, 4)
+    found = dequantised(*dg.convert_fp4_to_fp8(data, factors, 1), 1)
+    expected = E2M1.double().repeat_interleave(2).repeat(64, 4) * factors.double().repeat_interleave(32, 1)
+    allowed = torch.maximum(expected.abs() / 16, expected.abs().amax(1, keepdim=True) * 2.0**-18).clamp_min(2.0**-137)
+    assert ((found - expected).abs() <= allowed).all()
+
+
 def test_nan_and_zeros_spoil_nothing_else():
     data, exponents, values = mxfp4(2, 128, 3)
     exponents[0, 1] = 255
