@@ -106,7 +106,7 @@ def _check_operand(
 ) -> None:
     if packed:
         check_dtype(name, meta, dtypes)
-        if meta.shape != (total_k * rows,) or meta.strides != (1,):
+        if meta.shape != (total_k * rows,) or (total_k * rows > 1 and meta.strides != (1,)):
             raise ValueError(
                 f"{name} must be contiguous and have shape ({total_k * rows},), all groups' [{rows}, K_g] flattened, "
                 f"got {tuple(meta.shape)}; .view(-1) it"
@@ -119,7 +119,7 @@ def _check_operand(
             )
         # Check it as [rows, K], like other operands. With a K of 1, its stride doesn't matter.
         stride = meta.strides[0] if total_k > 1 else rows
-        if rows > 1 and meta.strides[1] != 1:
+        if total_k and rows > 1 and meta.strides[1] != 1:
             raise ValueError(f"rows of {name} must be contiguous, got strides {meta.strides}; .contiguous() it")
         turned = meta._replace(shape=torch.Size((rows, total_k)), strides=(1, stride))
         check_operand(name, turned, dtypes, grouped=False)

@@ -90,6 +90,8 @@ def check_operand(name: str, meta: TensorMeta, dtypes: tuple[torch.dtype, ...], 
     check_matrices(name, meta, grouped)
     rows, k = meta.shape[-2:]
     stride, stride_k = meta.strides[-2:]
+    if 0 in meta.shape[:-1]:
+        return meta.shape  # without rows, it may have any strides; they are 0 if it comes from NumPy
     if major_of(meta) == "rows":
         check_contiguous_rows(name, meta)
         if stride_k < rows or (_K_BLOCK_BYTES * stride_k > TILE_BYTES):
@@ -163,7 +165,7 @@ def check_output(name: str, meta: TensorMeta, shape: tuple[int, ...], dtypes: tu
         raise ValueError(f"{name} must have shape {shape}, got {tuple(meta.shape)}")
     if len(shape) > 1:
         check_matrices(name, meta, len(shape) == 3)
-    if (shape[-1] > 1 and meta.strides[-1] != 1) or overlaps(meta.shape, meta.strides):
+    if (0 not in shape and shape[-1] > 1 and meta.strides[-1] != 1) or overlaps(meta.shape, meta.strides):
         raise ValueError(f"{name} must have contiguous rows that don't overlap, got strides {meta.strides}")
 
 

@@ -247,3 +247,11 @@ def test_bad_arguments(changes, error, message):
     with pytest.raises(error, match=message):
         dg.k_grouped_fp8_gemm_tn_contiguous(**arguments)
     assert (d == 7).all()
+
+
+def test_no_k_at_all_has_any_strides():
+    """NumPy gives arrays without elements to torch with strides of 0."""
+    a, b = (torch.empty_strided((0, columns), (0, 0), dtype=torch.bfloat16) for columns in (64, 24))
+    d = torch.ones(1, 64, 24)
+    dg.k_grouped_bf16_gemm_tn_contiguous(a, b, d, [0], torch.zeros(1, dtype=torch.int32))
+    assert not d.any()

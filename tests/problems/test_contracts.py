@@ -280,3 +280,18 @@ def test_lazily_negated_tensors_are_refused():
     negated = torch.complex(torch.zeros_like(a[1]), a[1]).conj().imag
     with pytest.raises(ValueError, match=r"a\[1\] must hold its own values, got a lazily negated view"):
         dg.gemm_fp8((a[0], negated), b)
+
+
+def test_matrices_without_rows_have_any_strides():
+    """NumPy gives arrays without elements to torch with strides of 0."""
+
+    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty_strided(shape, (0,) * len(shape), dtype=dtype)
+
+    b = torch.ones(8, 64, dtype=torch.bfloat16)
+    dg.bf16_gemm_nt(empty(0, 64), b, empty(0, 8))
+    dg.bf16_gemm_nt(b, empty(0, 64), empty(8, 0))
+    ends = torch.zeros(1, dtype=torch.int32)
+    dg.m_grouped_bf16_gemm_nt_contiguous(empty(0, 64), b[None], empty(0, 8), ends, use_psum_layout=True)
+    scales = empty(0, 1, dtype=torch.float32)
+    dg.fp8_gemm_nt((empty(0, 128, dtype=FP8), scales), (torch.zeros(8, 128).to(FP8), torch.ones(1, 1)), empty(0, 8))
