@@ -13,6 +13,7 @@ from .. import testing
 from ..api.casts import per_token_cast_to_fp4
 from ..api.experts import fused_moe
 from ..api.fp4 import cast_back_from_fp4
+from ..api.int4 import by_columns
 from ..api.shuffle import shuffle_weight
 from ..problems.four_bits import INT4_DTYPES, is_four_bits
 from ..problems.gemm_kind import GROUP
@@ -202,13 +203,14 @@ def _weights(type_: str, experts: int, rows: int, columns: int, device: str) -> 
         if type_ == "shuffled_fp4":
             data, exponents = shuffle_weight(data, exponents)
             of_experts = _rolled(exponents.contiguous(), experts, SCALE_BLOCK, device)
-            return _rolled(data, experts, SCALE_BLOCK, device), of_experts.mT.contiguous().mT
+            return _rolled(data, experts, SCALE_BLOCK, device), by_columns(of_experts)
         return _rolled(data, experts, SCALE_BLOCK, device), _rolled(exponents, experts, SCALE_BLOCK, device)
     if type_.endswith("int4"):
         codes, factors = testing.int4_weights(rows, columns, GROUP)
         if type_ == "shuffled_int4":
             codes, factors = shuffle_weight(codes, factors)
-        return _rolled(codes, experts, SCALE_BLOCK, device), _rolled(factors, experts, SCALE_BLOCK, device)
+        of_experts = _rolled(factors.contiguous(), experts, SCALE_BLOCK, device)
+        return _rolled(codes, experts, SCALE_BLOCK, device), by_columns(of_experts)
     data, scales = testing.quantised_weights(rows, columns)
     return _rolled(data, experts, SCALE_BLOCK, device), _rolled(scales, experts, 1, device)
 

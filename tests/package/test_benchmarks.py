@@ -125,6 +125,7 @@ def test_experts_run_and_are_checked(device):
         ("bf16_fused_moe", 2),
         ("fp8_fp4_fused_moe", 17 / 32),
         pytest.param("bf16_shuffled_fp4_fused_moe", 13 / 24, marks=pytest.mark.slow),  # rows of scales are padded
+        pytest.param("bf16_int4_fused_moe", 9 / 16, marks=pytest.mark.slow),
     ],
 )
 def test_experts_of_other_types_run_and_are_checked(op, bytes_of_weight, device):
@@ -136,6 +137,13 @@ def test_experts_of_other_types_run_and_are_checked(op, bytes_of_weight, device)
     assert_runs_and_is_checked(problem.copy())
     with pytest.raises(ValueError, match="multiple of"):
         operation.parse("9x250x128x5x2")
+
+
+@pytest.mark.parametrize("op", [op for op in OPERATIONS if op.endswith("int4_fused_moe")])
+def test_scales_of_int4_experts_lie_as_repack_int4_leaves_them(op):
+    operation = OPERATIONS[op]
+    problem = operation.make(op, operation.parse("5x256x128x6x2"), "cpu")
+    assert all(weight[1].mT.is_contiguous() for weight in (problem.gate_up, problem.down))
 
 
 @pytest.mark.parametrize("op", row_problems.OPERATIONS)
