@@ -19,7 +19,7 @@ LATENT_RUN_TOKENS = 8  # neighbours that a wave loads at once if they are in one
 MAX_LATENT_TOKENS = 8
 _LATENT_BYTES = 656
 _LATENT_DTYPES = (torch.bfloat16, torch.float16)
-_LATENT_WIDTHS = ((576, 512),)
+_WIDTH, _VALUE_WIDTH = 576, 512
 _LATENT_PAGE_BITS, _LATENT_TOKEN_BITS = 32, 24  # of strides in bytes, which LanePages in paged_cache.h multiplies
 
 
@@ -60,7 +60,8 @@ def check_latent_decode(
     cache, layout, is_ocp = _check_latent_cache(kv_cache, q, fp8_dtype)
     batch, tokens_q, heads, head_dim = q.shape
     num_pages, page_size, _, _ = cache.shape
-    check_widths(head_dim, check_int("d_v", d_v, 1), _LATENT_WIDTHS)
+    check_int("d_v", d_v, _VALUE_WIDTH, _VALUE_WIDTH)
+    check_widths(head_dim, d_v, ((_WIDTH, _VALUE_WIDTH),))
     check_groups(heads, 1)
     if not 1 <= page_size <= MAX_PAGE_SIZE:
         raise ValueError(f"a block of kv_cache must have 1 to {MAX_PAGE_SIZE} tokens, got {page_size}")
