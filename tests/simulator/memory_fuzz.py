@@ -1172,15 +1172,20 @@ class Runner:
         self.instructions = instructions
         kernel = PROLOGUE + EPILOGUE + "".join(instruction.body() for instruction in instructions)
         image = compiler.assemble(program({"fuzzed": kernel}, LDS_BYTES, 1, SCRATCH_BYTES, Allocation(scalars=64)))
-        module, self._function = c_void_p(), c_void_p()
+        self._module, self._function = c_void_p(), c_void_p()
         loaded = ctypes.create_string_buffer(image, len(image))
-        assert library().hipModuleLoadData(ctypes.byref(module), loaded) == 0
-        assert library().hipModuleGetFunction(ctypes.byref(self._function), module, b"fuzzed") == 0
+        assert library().hipModuleLoadData(ctypes.byref(self._module), loaded) == 0
+        assert library().hipModuleGetFunction(ctypes.byref(self._function), self._module, b"fuzzed") == 0
         pages = np.zeros(groups * STATE_BYTES + 4096, np.uint8)
         start = -pages.ctypes.data % 4096
         self._states = pages[start : start + groups * STATE_BYTES].reshape(groups, STATE_BYTES)
         self._pointer = c_void_p(self._states.ctypes.data)
         assert library().hipHostRegister(self._pointer, c_size_t(self._states.nbytes), 0) == 0
+
+    def close(self) -> None:
+        """Gives back the module and the memory, which others may get next."""
+        assert library().hipHostUnregister(self._pointer) == 0
+        assert library().hipModuleUnload(self._module) == 0
 
     def draw(self, number: int, group: int, rng: random.Random) -> State:
         """A state for an instruction, in which its accesses are legal."""

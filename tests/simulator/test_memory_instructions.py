@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import memory_fuzz
@@ -16,18 +17,18 @@ pytestmark = pytest.mark.unsanitized  # the sanitizer reports misaligned accesse
 def compare(compiler: Compiler, family: str, count: int, seed: int) -> None:
     rng = random.Random(f"{family} {seed}")
     instructions = [memory_fuzz.FAMILIES[family](rng) for _ in range(count)]
-    runner = memory_fuzz.Runner(compiler, instructions, GROUPS)
-    for first in range(0, count, GROUPS):
-        numbers = range(first, min(first + GROUPS, count))
-        before = [runner.draw(number, group, rng) for group, number in enumerate(numbers)]
-        status, after = runner.run(before)
-        assert status == 0, [instructions[number].text for number in numbers]
-        for number, drawn, actual in zip(numbers, before, after, strict=True):
-            instruction = instructions[number]
-            expected = runner.expected(number, drawn)
-            differ = memory_fuzz.differences(instruction, expected, actual)
-            places = [memory_fuzz.region_of(int(byte)) for byte in differ[:4]]
-            assert not places, f"{instruction.text} with MODE {drawn.scalar(memory_fuzz.MODE):#x}: {places}"
+    with contextlib.closing(memory_fuzz.Runner(compiler, instructions, GROUPS)) as runner:
+        for first in range(0, count, GROUPS):
+            numbers = range(first, min(first + GROUPS, count))
+            before = [runner.draw(number, group, rng) for group, number in enumerate(numbers)]
+            status, after = runner.run(before)
+            assert status == 0, [instructions[number].text for number in numbers]
+            for number, drawn, actual in zip(numbers, before, after, strict=True):
+                instruction = instructions[number]
+                expected = runner.expected(number, drawn)
+                differ = memory_fuzz.differences(instruction, expected, actual)
+                places = [memory_fuzz.region_of(int(byte)) for byte in differ[:4]]
+                assert not places, f"{instruction.text} with MODE {drawn.scalar(memory_fuzz.MODE):#x}: {places}"
 
 
 @pytest.mark.parametrize("family", memory_fuzz.FAMILIES)
