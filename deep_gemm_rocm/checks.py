@@ -69,8 +69,6 @@ def check_int(name: str, value: Any, least: int, most: int = 2**31 - 1) -> int:
     if not is_int(value):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     number = int(value)
-    if least == most != number:
-        raise ValueError(f"{name} must be {least}, got {number}")
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     if number > most:

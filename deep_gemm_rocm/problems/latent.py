@@ -8,7 +8,7 @@ import torch
 
 from ..checks import check_int, one_of
 from .decode import Decode, check_decode_tokens, decode_of
-from .heads import check_groups, check_heads, check_heads_shape, check_output, check_widths
+from .heads import check_groups, check_heads, check_heads_shape, check_output
 from .layout import TYPES
 from .sequences import MAX_PAGE_SIZE, check_pages
 from .tensors import check_aligned, check_data, check_form
@@ -19,7 +19,7 @@ LATENT_RUN_TOKENS = 8  # neighbours that a wave loads at once if they are in one
 MAX_LATENT_TOKENS = 8
 _LATENT_BYTES = 656
 _LATENT_DTYPES = (torch.bfloat16, torch.float16)
-_WIDTH, _VALUE_WIDTH = 576, 512
+_WIDTHS = (576, 512)
 _LATENT_PAGE_BITS, _LATENT_TOKEN_BITS = 32, 24  # of strides in bytes, which LanePages in paged_cache.h multiplies
 
 
@@ -60,8 +60,9 @@ def check_latent_decode(
     cache, layout, is_ocp = _check_latent_cache(kv_cache, q, fp8_dtype)
     batch, tokens_q, heads, head_dim = q.shape
     num_pages, page_size, _, _ = cache.shape
-    check_int("d_v", d_v, _VALUE_WIDTH, _VALUE_WIDTH)
-    check_widths(head_dim, d_v, ((_WIDTH, _VALUE_WIDTH),))
+    if (head_dim, check_int("d_v", d_v, 1)) != _WIDTHS:
+        known, given = (f"{width} and {value_width}" for width, value_width in (_WIDTHS, (head_dim, d_v)))
+        raise ValueError(f"q's last dimension and d_v must be {known}, got {given}")
     check_groups(heads, 1)
     if not 1 <= page_size <= MAX_PAGE_SIZE:
         raise ValueError(f"a block of kv_cache must have 1 to {MAX_PAGE_SIZE} tokens, got {page_size}")

@@ -133,7 +133,7 @@ def test_logits_of_any_size(size):
 BAD = [
     ({"q": torch.zeros(2, 1, 16, 512).bfloat16()}, ValueError, "kv_cache must be .blocks, block_size, 1, 512"),
     ({"q": torch.zeros(2, 1, 16, 576)}, TypeError, "q must be bfloat16, float16, float8_e4m3fnuz or float8_e4m3fn"),
-    ({"d_v": 256}, ValueError, "d_v must be 512, got 256"),
+    ({"d_v": 256}, ValueError, "d_v must be 576 and 512, got 576 and 256"),
     ({"return_lse": "no"}, TypeError, "return_lse must be a bool, got str"),
     ({"return_lse": True, "lse_base_2": 2}, TypeError, "lse_base_2 must be a bool, got int"),
     ({"kv_cache": torch.zeros(4, 257, 1, 576).bfloat16()}, ValueError, "block of kv_cache must have 1 to 256 tokens"),

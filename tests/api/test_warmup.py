@@ -624,7 +624,7 @@ def test_a_failed_plan_ends():
         (("fp8_gemm_nt", [1], 128, None), TypeError, "k must be an int, got NoneType"),
         (("fp8_gemm_nt", [1], 128, 128, 2), ValueError, "num_groups must be 1 for a function without groups, got 2"),
         (("mla_decode", [1], 512, 576, 2), ValueError, "num_groups must be 1 for a function without groups, got 2"),
-        (("mla_decode", [1], 128, 192), ValueError, "must be one of 576/512, got 192/128"),
+        (("mla_decode", [1], 128, 192), ValueError, "d_v must be 576 and 512, got 192 and 128"),
         (("fp8_mqa_logits", [1], 12, 128), ValueError, "q must have a multiple of 8 heads"),
         (("fp8_gemm_nt", [1], 2**31, 128), ValueError, "n must be at most 2147483647, got 2147483648"),
     ],
