@@ -173,6 +173,8 @@ _SPLIT_K_OF_FOUR_BITS_MORE_ROWS = (
     _alone(64, 32, 2, waves_k=4),
     _alone(64, 64, 2, waves_k=4),
 )
+# 32x4096 has 256 of these. 16x32 would widen b twice.
+_SPLIT_K_OF_FOUR_BITS_32X16 = (_alone(32, 16, 4, waves_k=4),)
 # 64x7168 has 300 of these.
 _SPLIT_K_OF_SHUFFLED = (_alone(32, 48, 4, waves_k=4),)
 _SPLIT_K_OF_SHORT_GROUPS = (
@@ -203,10 +205,11 @@ def _split_k_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
 
 def is_for_one_round(config: GemmConfig) -> bool:
     """Whether a CU should compute only one such tile at a time. Two take up to 18% longer than estimates say."""
-    if not _is_shuffled_for_fp8(config.kind):
+    if not config.kind.widens_b:
         return False
+    of_one_round = _SPLIT_K_OF_FOUR_BITS_32X16 + (_SPLIT_K_OF_SHUFFLED if _is_shuffled_for_fp8(config.kind) else ())
     tile = (config.block_m, config.block_n, config.waves_k)
-    return any(tile == (one.block_m, one.block_n, one.waves_k) for one in _SPLIT_K_OF_SHUFFLED)
+    return any(tile == (one.block_m, one.block_n, one.waves_k) for one in of_one_round)
 
 
 def _is_shuffled_for_fp8(kind: GemmKind) -> bool:
@@ -228,6 +231,7 @@ def _tiles_of_four_bits(kind: GemmKind) -> tuple[GemmConfig, ...]:
         few_rows += (
             split_k
             + _SPLIT_K_IN_ONE_ROUND
+            + _SPLIT_K_OF_FOUR_BITS_32X16
             + _SPLIT_K_OF_FOUR_BITS_IN_LARGE_TILES
             + (_SPLIT_K_OF_SHUFFLED if _is_shuffled_for_fp8(kind) else ())
             + (_SPLIT_K_IN_SIX if kind.has_rounds else ())
