@@ -177,6 +177,11 @@ def signed(value: int, bits: int) -> int:
     return value - (value >> bits - 1 << bits)
 
 
+def dwords_of(size: int) -> int:
+    """Registers that so many bytes take."""
+    return max(1, size // 4)
+
+
 def loaded(name: str, value: int) -> int:
     """The registers that a load of these bytes fills."""
     size = LOADS[name]
@@ -184,7 +189,7 @@ def loaded(name: str, value: int) -> int:
         value = signed(value, 8 * size)
     if "d16" in name:  # SRAM ECC clears the other half
         return (value & 0xFFFF) << (16 if name.endswith("hi") else 0)
-    return value & ((1 << 32 * max(1, size // 4)) - 1)
+    return value & ((1 << 32 * dwords_of(size)) - 1)
 
 
 def stored(name: str, value: int) -> int:
@@ -510,28 +515,23 @@ def draw_lanes(state: State, rng: random.Random, way: Addressing, size: int, ali
 ADDRESSINGS = {"global": global_addressing, "flat": flat_addressing, "scratch": scratch_addressing}
 
 
-def flat_load(rng: random.Random) -> Instruction:
-    family = rng.choice(list(ADDRESSINGS))
-    way, name = ADDRESSINGS[family](rng), rng.choice(list(LOADS))
-    size, registers = LOADS[name], Registers(rng)
-    dwords = max(1, size // 4)
-
-    def apply(state: State) -> None:
-        for lane in state.active():
-            state.set_output(0, lane, loaded(name, read(way.place(state, lane, size), size)), dwords)
+def load(text: str, name: str, way: Addressing, registers: Registers) -> Instruction:
+    """A load of ``LOADS``, whose result ``registers`` have been asked for."""
+    size = LOADS[name]
 
     def draw(state: State, rng: random.Random) -> None:
         draw_lanes(state, rng, way, size, 1, False)
 
-    text = f"{family}_load_{name} {registers.result(dwords)}, {way.operand.format(data='')}{way.suffix}"
+    def apply(state: State) -> None:
+        for lane in state.active():
+            state.set_output(0, lane, loaded(name, read(way.place(state, lane, size), size)), dwords_of(size))
+
     return Instruction(text, draw, apply, registers.moves_in, registers.moves_out)
 
 
-def flat_store(rng: random.Random) -> Instruction:
-    family = rng.choice(list(ADDRESSINGS))
-    way, name = ADDRESSINGS[family](rng), rng.choice(list(STORES))
-    size, registers = STORES[name], Registers(rng)
-    dwords = max(1, size // 4)
+def store(text: str, name: str, way: Addressing, registers: Registers) -> Instruction:
+    """A store of ``STORES``, whose data ``registers`` have been asked for, from row 2 on."""
+    size = STORES[name]
 
     def draw(state: State, rng: random.Random) -> None:
         draw_data(state, rng, range(2, 6))
@@ -539,11 +539,26 @@ def flat_store(rng: random.Random) -> Instruction:
 
     def apply(state: State) -> None:
         for lane in state.active():
-            write(way.place(state, lane, size), size, stored(name, state.input(2, lane, dwords)))
+            write(way.place(state, lane, size), size, stored(name, state.input(2, lane, dwords_of(size))))
 
-    data = registers.source(2, dwords)
+    return Instruction(text, draw, apply, registers.moves_in)
+
+
+def flat_load(rng: random.Random) -> Instruction:
+    family = rng.choice(list(ADDRESSINGS))
+    way, name = ADDRESSINGS[family](rng), rng.choice(list(LOADS))
+    registers = Registers(rng)
+    result = registers.result(dwords_of(LOADS[name]))
+    return load(f"{family}_load_{name} {result}, {way.operand.format(data='')}{way.suffix}", name, way, registers)
+
+
+def flat_store(rng: random.Random) -> Instruction:
+    family = rng.choice(list(ADDRESSINGS))
+    way, name = ADDRESSINGS[family](rng), rng.choice(list(STORES))
+    registers = Registers(rng)
+    data = registers.source(2, dwords_of(STORES[name]))
     operands = way.operand.format(data=f", {data}" if family == "flat" else f"{data}, ")
-    return Instruction(f"{family}_store_{name} {operands}{way.suffix}", draw, apply, registers.moves_in)
+    return store(f"{family}_store_{name} {operands}{way.suffix}", name, way, registers)
 
 
 def draw_numbers(state: State, rng: random.Random, row: int, atomic: Atomic) -> None:
@@ -624,36 +639,14 @@ def ds_offset(rng: random.Random) -> int:
 
 def ds_load(rng: random.Random) -> Instruction:
     name, offset, registers = rng.choice(list(DS_LOADS)), ds_offset(rng), Registers(rng)
-    size, way = LOADS[DS_LOADS[name]], ds_addressing(offset)
-    dwords = max(1, size // 4)
-
-    def apply(state: State) -> None:
-        for lane in state.active():
-            state.set_output(0, lane, loaded(DS_LOADS[name], read(way.place(state, lane, size), size)), dwords)
-
-    def draw(state: State, rng: random.Random) -> None:
-        draw_lanes(state, rng, way, size, 1, False)
-
-    text = f"ds_read_{name} {registers.result(dwords)}, v10 offset:{offset}"
-    return Instruction(text, draw, apply, registers.moves_in, registers.moves_out)
+    result = registers.result(dwords_of(LOADS[DS_LOADS[name]]))
+    return load(f"ds_read_{name} {result}, v10 offset:{offset}", DS_LOADS[name], ds_addressing(offset), registers)
 
 
 def ds_store(rng: random.Random) -> Instruction:
     name, offset, registers = rng.choice(list(DS_STORES)), ds_offset(rng), Registers(rng)
-    size, way = STORES[DS_STORES[name]], ds_addressing(offset)
-    dwords = max(1, size // 4)
-
-    def draw(state: State, rng: random.Random) -> None:
-        draw_data(state, rng, range(2, 6))
-        draw_lanes(state, rng, way, size, 1, True)
-
-    def apply(state: State) -> None:
-        for lane in state.active():
-            write(way.place(state, lane, size), size, stored(DS_STORES[name], state.input(2, lane, dwords)))
-
-    return Instruction(
-        f"ds_write_{name} v10, {registers.source(2, dwords)} offset:{offset}", draw, apply, registers.moves_in
-    )
+    data = registers.source(2, dwords_of(STORES[DS_STORES[name]]))
+    return store(f"ds_write_{name} v10, {data} offset:{offset}", DS_STORES[name], ds_addressing(offset), registers)
 
 
 def ds_pair(rng: random.Random) -> Instruction:
@@ -1006,11 +999,11 @@ def buffer_instruction(rng: random.Random) -> Instruction:
             place, valid = (state.memory, located(state, lane)[0]), valid_bytes(state, lane)
             value = read(place, valid) if valid else 0
             if kind == "load":
-                state.set_output(0, lane, loaded(name, value), max(1, size // 4))
+                state.set_output(0, lane, loaded(name, value), dwords_of(size))
             elif kind == "lds":
                 write((state.lds, m0 + imm + 4 * lane), 4, loaded(name, value))
             elif kind == "store":
-                data = stored(name, state.input(2, lane, max(1, size // 4)))
+                data = stored(name, state.input(2, lane, dwords_of(size)))
                 if valid:
                     write(place, valid, data & ((1 << 8 * valid) - 1))
             elif kind == "atomic":
@@ -1035,11 +1028,11 @@ def buffer_instruction(rng: random.Random) -> Instruction:
     flags = f"{' idxen' * idxen}{' offen' * offen} offset:{imm}"
     rest = f"{address}, s[16:19], {soffset}"
     if kind == "load":
-        text = f"buffer_load_{name} {registers.result(max(1, size // 4))}, {rest}{flags}"
+        text = f"buffer_load_{name} {registers.result(dwords_of(size))}, {rest}{flags}"
     elif kind == "lds":
         text = f"buffer_load_{name} {rest}{flags} lds"
     elif kind == "store":
-        text = f"buffer_store_{name} {registers.source(2, max(1, size // 4))}, {rest}{flags}"
+        text = f"buffer_store_{name} {registers.source(2, dwords_of(size))}, {rest}{flags}"
     elif kind == "atomic":
         data = registers.source(2, size // 4 * (2 if compares else 1))
         if returns:
