@@ -20,22 +20,23 @@ inline double quieted(double value) { return bit_cast<double>(bit_cast<uint64_t>
 inline bool is_signaling(float value) { return is_nan(value) && !(bit_cast<uint32_t>(value) & 0x00400000); }
 inline bool is_signaling(double value) { return is_nan(value) && !(bit_cast<uint64_t>(value) & 0x0008000000000000); }
 
-// IEEE 754-2008 minNum and maxNum, with -0 below +0. A signaling NaN comes out quieted.
+// `of_numbers`, unless an operand is a NaN: a number wins over it, but a signaling NaN comes out quieted.
 template <class Float>
-Float lesser(Float a, Float b) {
-  Float result = a < b || (a == b && std::signbit(a)) ? a : b;
-  result = is_nan(b) ? a : result;
+Float unless_nan(Float a, Float b, Float of_numbers) {
+  Float result = is_nan(b) ? a : of_numbers;
   result = is_nan(a) ? b : result;
   result = is_signaling(b) ? quieted(b) : result;
   return is_signaling(a) ? quieted(a) : result;
 }
+
+// IEEE 754-2008 minNum and maxNum, with -0 below +0.
+template <class Float>
+Float lesser(Float a, Float b) {
+  return unless_nan(a, b, a < b || (a == b && std::signbit(a)) ? a : b);
+}
 template <class Float>
 Float greater(Float a, Float b) {
-  Float result = a > b || (a == b && !std::signbit(a)) ? a : b;
-  result = is_nan(b) ? a : result;
-  result = is_nan(a) ? b : result;
-  result = is_signaling(b) ? quieted(b) : result;
-  return is_signaling(a) ? quieted(a) : result;
+  return unless_nan(a, b, a > b || (a == b && !std::signbit(a)) ? a : b);
 }
 
 // The first operand that is a NaN, or else the last one. Of two NaNs, x86 instructions give that of one of their
