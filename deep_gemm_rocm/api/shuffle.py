@@ -78,7 +78,7 @@ def _shuffled_fp4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
         )
     codes = codes.masked_fill(is_zero[..., None] | (codes & _MAGNITUDE == 0), 0)  # so there is no -0
     first, last = codes.flatten(-2).unflatten(-1, (-1, 2, _OF_HALF_WORD)).unbind(-2)
-    return _in_words(first, last, torch.int64), _by_columns(exponents.masked_fill(is_zero, _EXPONENT_OF_ONE))
+    return _in_words(first, last, torch.int64), _packed_by_columns(exponents.masked_fill(is_zero, _EXPONENT_OF_ONE))
 
 
 def _shuffled_int4(data: torch.Tensor, scales: torch.Tensor) -> Pair:
@@ -138,11 +138,11 @@ def _exponents(scales: torch.Tensor) -> torch.Tensor:
     return (bits >> _EXPONENT_SHIFT).masked_fill(~is_power, _NO_POWER_OF_TWO)
 
 
-def _by_columns(exponents: torch.Tensor) -> torch.Tensor:
+def _packed_by_columns(exponents: torch.Tensor) -> torch.Tensor:
     """Exponents [..., N, K/32] as int32 [..., N, ceil(K/128)] of four, of which those of a column are contiguous."""
     padding = (0, -exponents.shape[-1] % EXPONENTS_IN_INT)
     padded = torch.nn.functional.pad(exponents, padding, value=_EXPONENT_OF_ONE).to(torch.uint8)
-    return as_words(padded, torch.int32).mT.contiguous().mT
+    return by_columns(as_words(padded, torch.int32))
 
 
 def _in_words(first: torch.Tensor, last: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -53,7 +53,8 @@ _CLOCKS_OF_INSTRUCTION = 4  # of a SIMD, for the 64 lanes of a wave
 _LANES = 64
 _ROWS_OF_PASS = 128  # rows of b that a ping-pong workgroup widens at a time; fewer take as long
 _COLUMNS_OF_SECTOR = 32  # of 16 bits, of 64 bytes
-# Of the vector L1, for the scales of a column and a K-block: MXFP4's come from many lines, int4's lie by columns.
+# Bytes of the vector L1 that the scales of a column and a K-block take. MXFP4's come from many lines, int4's lie by
+# columns.
 _BYTES_OF_COLUMN_SCALES = {"mxfp4": 64, "int4": 16}
 _NO_WIDENING = 0.76  # share of the time of MFMAs in which their SIMD widens nothing
 # Share of the lesser of widening and MFMAs that a wave alone on its SIMD adds to the greater; each slows the other.
