@@ -30,6 +30,15 @@ DG_DEVICE Epilogue<Kind, Shape> epilogue_of(const GemmArguments& args, const Til
   });
 }
 
+// Loads arguments of the epilogue, and the cache lines of the others, before waves exchange their sums: the first waves
+// load them while the last one still multiplies.
+template <class Kind>
+DG_DEVICE void load_arguments_of_results(const GemmArguments& args) {
+  const int64_t stride_c = Kind::kAccumulate ? args.c.stride : args.d.stride;
+  const int64_t stride_sfa = Kind::kScaling == Scaling::kRows ? args.sfa.row_stride : args.d.stride;
+  asm volatile("" ::"s"(args.d.data), "s"(args.d.stride), "s"(args.n), "s"(stride_c), "s"(stride_sfa));
+}
+
 // Stores a tile whose sums, of this wave's part of K, are complete.
 template <class Kind, class Shape, class Mma, class Tile>
 DG_DEVICE void store_results(const GemmArguments& args, const Tile& tile, const Mma& mma, uint8_t* lds) {
@@ -37,10 +46,14 @@ DG_DEVICE void store_results(const GemmArguments& args, const Tile& tile, const 
     epilogue_of<Kind, Shape>(args, tile).store(mma, tile, lds);
   } else {
     using SumOverParts = SumOverWaves<Shape>;
+    load_arguments_of_results<Kind>(args);
+    SumOverParts sums(lds);
+    sums.exchange(mma);
+    if (!sums.has_sums()) return;
+    sums.load_last_columns();
     const auto epilogue = epilogue_of<Kind, typename SumOverParts::Shape>(args, tile);
-    __builtin_amdgcn_sched_barrier(0);  // the epilogue's arguments are loaded while waves exchange their sums
-    const SumOverParts sums(mma, lds);
-    if (sums.has_sums()) epilogue.store(sums, tile, lds);
+    sums.add_last_columns();
+    epilogue.store(sums, tile, lds);
   }
 }
 

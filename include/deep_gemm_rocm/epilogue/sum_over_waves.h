@@ -23,17 +23,28 @@ class SumOverWaves {
   using Shape = TileShape<typename Sums::Mfma, Sums::kBlockM, Sums::kBlockN, kStoringWaves, 1, Sums::kParts>;
   static constexpr int kLdsBytes = Sums::kWavesK > 1 ? Sums::kWavesK * Sums::kLdsBytesOfWave : 0;
 
-  // All waves must take part. `lds` is the workgroup's.
+  DG_DEVICE explicit SumOverWaves(uint8_t* lds) : parts_(reinterpret_cast<Elements*>(lds)), sums_{} {}
+
+  // All waves must take part. The last columns are left in LDS for waves that have sums: these load and add them, with
+  // other work in between, which hides the latency.
   template <class Mma>
-  DG_DEVICE SumOverWaves(const Mma& mma, uint8_t* lds) : sums_{} {
-    static_for<ceil_div(Sums::kFragsN, kAtOnce)>([&](auto step) {
-      if (step > 0) lds_barrier();  // all waves have read the sums of the step before
-      constexpr int kFirst = step * kAtOnce;
-      add_columns<kFirst, min(kAtOnce, Sums::kFragsN - kFirst)>(mma, reinterpret_cast<Elements*>(lds));
+  DG_DEVICE void exchange(const Mma& mma) {
+    static_for<kLastStep + 1>([&](auto step) {
+      if constexpr (step > 0) {
+        if (has_sums()) {
+          load<step - 1>();
+          add<step - 1>();
+        }
+        lds_barrier();  // all waves have read the sums of the step before
+      }
+      store<step>(mma);
+      lds_barrier();
     });
   }
+  DG_DEVICE void load_last_columns() { load<kLastStep>(); }
+  DG_DEVICE void add_last_columns() { add<kLastStep>(); }
 
-  static DG_DEVICE bool has_sums() { return wave_id() < kStoringWaves; }
+  static DG_DEVICE bool has_sums() { return kStoringWaves == Sums::kWavesK || wave_id() < kStoringWaves; }
 
   DG_DEVICE float total(int fragment_m, int fragment_n, int element) const {
     return sums_[fragment_m][fragment_n][element];
@@ -41,40 +52,52 @@ class SumOverWaves {
 
  private:
   static constexpr int kAtOnce = Sums::kSummedFragsN;
+  static constexpr int kLastStep = ceil_div(Sums::kFragsN, kAtOnce) - 1;
   static constexpr int kOwnFragsM = Sums::kFragsM / kStoringWaves;
 
-  // Adds up kCount columns of fragments. `parts` is [kWavesK][kElementsOfWave / kWaveSize][kWaveSize].
-  template <int kFirst, int kCount, class Mma>
-  DG_DEVICE void add_columns(const Mma& mma, Elements* parts) {
+  // Columns of fragments of a step.
+  static constexpr int columns_of(int step) { return min(kAtOnce, Sums::kFragsN - step * kAtOnce); }
+
+  template <int kStep, class Mma>
+  DG_DEVICE void store(const Mma& mma) {
+    constexpr int kCount = columns_of(kStep);
 #pragma unroll
     for (int i = 0; i < Sums::kFragsM * kCount; ++i) {
       Elements own;
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) own[e] = mma.total(i / kCount, kFirst + i % kCount, e);
-      parts[Sums::wave_k() * kElementsOfWave + i * kWaveSize + lane_id()] = own;
+      for (int e = 0; e < kElements; ++e) own[e] = mma.total(i / kCount, kStep * kAtOnce + i % kCount, e);
+      parts_[Sums::wave_k() * kElementsOfWave + i * kWaveSize + lane_id()] = own;
     }
-    lds_barrier();
-    if (!has_sums()) return;
-    constexpr int kOwnFragments = kOwnFragsM * kCount;
+  }
+
+  template <int kStep>
+  DG_DEVICE void load() {
+    constexpr int kOwnFragments = kOwnFragsM * columns_of(kStep);
     const int first = wave_id() * kOwnFragments;
-    Elements of_parts[Sums::kWavesK][kOwnFragments];
 #pragma unroll
     for (int part = 0; part < Sums::kWavesK; ++part) {
 #pragma unroll
       for (int i = 0; i < kOwnFragments; ++i) {
-        of_parts[part][i] = parts[part * kElementsOfWave + (first + i) * kWaveSize + lane_id()];
+        loaded_[part][i] = parts_[part * kElementsOfWave + (first + i) * kWaveSize + lane_id()];
       }
     }
     __builtin_amdgcn_sched_barrier(0);  // so that all loads start before the first one is waited for
+  }
+
+  template <int kStep>
+  DG_DEVICE void add() {
+    constexpr int kCount = columns_of(kStep);
 #pragma unroll
-    for (int i = 0; i < kOwnFragments; ++i) {
+    for (int i = 0; i < kOwnFragsM * kCount; ++i) {
 #pragma unroll
       for (int part = 0; part < Sums::kWavesK; ++part) {
-        sums_[i / kCount][kFirst + i % kCount] += of_parts[part][i];
+        sums_[i / kCount][kStep * kAtOnce + i % kCount] += loaded_[part][i];
       }
     }
   }
 
+  Elements* parts_;  // [kWavesK][kElementsOfWave / kWaveSize][kWaveSize] in LDS
+  Elements loaded_[Sums::kWavesK][kOwnFragsM * kAtOnce];
   Elements sums_[kOwnFragsM][Sums::kFragsN];
 };
 
