@@ -202,6 +202,17 @@ def test_use_after_free_is_reported_at_its_line() -> None:
     assert caught.value.operand is None
 
 
+def test_a_refused_launch_has_no_place() -> None:
+    x = np.zeros(N, np.float32)
+    with pytest.raises(simulator.SimulatorError, match="outside the memory") as failed:
+        simulator.launch(code("-O3"), "before_the_start", 1, 4, [x, x.copy()])
+    assert failed.value.place is not None
+    with pytest.raises(simulator.SimulatorError, match="the grid of 0 x 1 x 1 blocks is empty") as refused:
+        simulator.launch(code("-O3"), "before_the_start", 0, 4, [x, x.copy()])
+    assert refused.value.place is None
+    assert "kernel.hip" not in str(refused.value)
+
+
 def test_code_without_debug_information_is_reported_by_offset() -> None:
     x = np.zeros(4, np.float32)
     plain = workbench.compile(SOURCE)

@@ -233,6 +233,7 @@ void KernelArguments::fill_hidden(const KernelInfo& kernel, const LaunchShape& s
 
 KernelWork KernelWork::prepare(std::shared_ptr<const Function> function, const void* named, const LaunchShape& shape,
                                In<void*> arguments, In<void*> extra) {
+  last_failure = {};  // a launch that is refused fails at no instruction
   const KernelInfo& kernel = *function->kernel;
   require_services(kernel);
   require_shape(kernel, shape);
