@@ -96,7 +96,7 @@ def run(
     cooperative: CooperativeOption = False,
     flag: FlagOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the arrays after the run, as arg0.npy and so on.")
+        Path | None, typer.Option(help="Folder for the arrays after the run, as arg0.npy and so on.", file_okay=False)
     ] = None,
     sanitize: Annotated[
         bool, typer.Option("--sanitize", help="Report races, missing waits and unwritten data (DG_SIM_SANITIZE=1).")
@@ -118,8 +118,9 @@ def run(
             f"arg{index} {value.dtype}{list(value.shape)}: {head}{' ...' if value.size > 8 else ''}", markup=False
         )
         if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            np.save(out / f"arg{index}.npy", value)
+            with _errors_as_messages():
+                out.mkdir(parents=True, exist_ok=True)
+                np.save(out / f"arg{index}.npy", value)
 
 
 @app.command()
@@ -253,9 +254,10 @@ def trace(
 ) -> None:
     """Run one kernel and show what one wave executes: offset, instruction, and the registers (hexadecimal) that it
     reads (<) and writes (>). Where the kernel fails, the trace ends there."""
-    shown = _lanes(lanes)
+    shown, of_workgroup = _lanes(lanes), _extent(workgroup)
+    traced = simulator.Traced()
     try:
-        with _errors_as_messages(), simulator.trace(_extent(workgroup), wave, first, count) as traced:
+        with _errors_as_messages(), simulator.trace(of_workgroup, wave, first, count) as traced:
             _launch(_Program.of(code_object, kernel, flag), grid, block, arg, dynamic_lds, cooperative)
     finally:
         for found in traced.waves:
@@ -407,7 +409,10 @@ def _argument(text: str) -> int | float | np.ndarray:
         if text.endswith(".npy"):
             return np.load(text)
         if buffer := _BUFFER.fullmatch(text):
-            return _filled(int(buffer["count"]), _number(buffer["fill"] or "0"), np.dtype(buffer["type"]))
+            dtype = np.dtype(buffer["type"])
+            if dtype.kind not in "biufc":
+                raise ValueError(f"{dtype} is no type of numbers")
+            return _filled(int(buffer["count"]), _number(buffer["fill"] or "0"), dtype)
         return _number(text)
     except (ArithmeticError, MemoryError, OSError, ValueError, TypeError) as error:
         raise typer.BadParameter(

@@ -53,7 +53,7 @@ def run_triton(kernel: Any, grid: Grid, *args: Any, **constants: Any) -> Any:
         ImportError: triton isn't installed.
         SimulatorError: the kernel failed; the message says where and why.
         triton.OutOfResources: the kernel takes more than 64 KiB of LDS.
-        TypeError: an argument's type is none of those above.
+        TypeError: the kernel is no Triton function, or an argument's type is none of those above.
     """
     compiled: list[Any] = []
 
@@ -68,7 +68,10 @@ def run_triton(kernel: Any, grid: Grid, *args: Any, **constants: Any) -> Any:
 
 def _layers(kernel: Any) -> Iterator[Any]:
     """Autotuners and heuristics from the outside, then the function itself."""
+    outermost = kernel
     while not hasattr(kernel, "create_binder"):
+        if not hasattr(kernel, "fn"):
+            raise TypeError(f"kernel: expected a function under @triton.jit, got {outermost!r}")
         yield kernel
         kernel = kernel.fn
     yield kernel

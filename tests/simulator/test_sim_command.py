@@ -215,3 +215,19 @@ def test_profile_refuses_unknown_constants(code_object: Path) -> None:
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 1
     assert "lds.speed is no constant" in done.output
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "expected"),
+    [
+        ("trace", ["--workgroup", "0,x"], "expected one to three sizes"),
+        ("run", ["--out", __file__], "is a file"),
+        ("run", ["--out", "/proc/missing"], "No such file"),
+        ("run", ["--arg", "datetime64[4]"], "no type of numbers"),
+    ],
+)
+def test_wrong_options_end_with_a_message(code_object: Path, command: str, options: list[str], expected: str) -> None:
+    done = CliRunner().invoke(app, ["sim", command, str(code_object), "--kernel", "add", *ARGUMENTS, *options])
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code != 0
+    assert expected in " ".join(done.output.replace("│", " ").split())

@@ -102,3 +102,8 @@ def test_errors_name_the_argument_or_the_resource(tmp_path: Path, monkeypatch: p
     assert caught.value.place is not None
     assert caught.value.place.text.startswith("tl.store(out + i")
     assert "run" not in vars(add)
+
+
+def test_a_plain_function_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"kernel: expected a function under @triton\.jit"):
+        run_triton(len, (1,), torch.zeros(1))
