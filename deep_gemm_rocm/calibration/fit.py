@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 
+from ..runtime import hip
 from ..simulator.constants import packaged
 from .device import Device
 from .probes import PROBES, Probe
@@ -66,7 +67,10 @@ def calibrate(probes: Sequence[Probe] = PROBES) -> Iterator[Finding]:
             before = packaged()[probe.constant]
             figure = functools.partial(_figure_of_model, model, PROBES.index(probe), probe.constant, dict(found))
             modelled = figure(before)
-            after = _solution(figure, before, modelled, measured)
+            try:
+                after = _solution(figure, before, modelled, measured)
+            except hip.HipError:  # on the way was a value that the model refuses
+                after = None
             if after is not None:
                 if after != before and "clocks" in probe.constant:
                     after = _whole(figure, after, in_turns=probe.in_turns)

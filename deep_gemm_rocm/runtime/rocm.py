@@ -36,6 +36,10 @@ class HipError(RuntimeError):
         self.status = status
         super().__init__(message)
 
+    def __reduce__(self) -> tuple[type[HipError], tuple[int, str]]:
+        # So that one process can tell another: by default the message alone would be passed to __init__.
+        return type(self), (self.status, str(self))
+
 
 class NoDeviceError(RuntimeError):
     """This process has no HIP runtime with a gfx942 device. The message says where it was searched and what to do."""

@@ -8,6 +8,9 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
 
+# Between which the power model can compute; other constants of it may be anything from 0 to a million.
+_POWER = {"power.reference_mhz": (1, 1e6), "power.least_mhz": (1, 1e6), "power.energy_exponent": (0, 10)}
+
 
 def chips() -> tuple[str, ...]:
     """The names that ``chip_constants`` takes."""
@@ -35,13 +38,28 @@ def current(changes: Mapping[str, float] | None = None) -> dict[str, float]:
     names, then the changes.
 
     Raises:
-        FileNotFoundError, ValueError: the file is missing, or has a line that is no constant.
+        FileNotFoundError, ValueError: the file is missing, or has a line that is no constant, or the power model can't
+            compute with a value.
     """
     result = packaged()
     if file := os.environ.get("DG_SIM_TIMING_CONSTANTS"):
         result.update(_read(Path(file)))
     result.update(changes or {})
+    _check_power(result)
     return result
+
+
+def _check_power(constants: Mapping[str, float]) -> None:
+    """Checks the constants that the engine, which checks the others, leaves to ``power.py``."""
+    known = [name for name in packaged() if name.startswith("power.")]
+    for name, value in constants.items():
+        if not name.startswith("power."):
+            continue
+        if name not in known:
+            raise ValueError(f"{name} is no constant of the power model: expected one of {', '.join(known)}")
+        least, most = _POWER.get(name, (0, 1e6))
+        if not least <= value <= most:
+            raise ValueError(f"{name}: expected a number from {least:g} to {most:g}, got {value:g}")
 
 
 def _read(path: Path) -> dict[str, float]:

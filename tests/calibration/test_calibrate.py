@@ -90,3 +90,10 @@ def test_an_unknown_constant_is_refused(tmp_path):
     assert "expected some of chip.clock_mhz" in result.output
     assert "got l1.speed" in result.output
     assert not (tmp_path / "out.toml").exists()
+
+
+def test_a_value_that_the_model_refuses_is_not_found(tmp_path, monkeypatch):
+    # On the way to 300 clocks the L1 becomes slower than the model's L2, which comes later.
+    use({"l1.hit_clocks": 300, "l2.hit_clocks": 600}, tmp_path, monkeypatch)
+    (finding,) = calibrate([probe for probe in PROBES if probe.constant == "l1.hit_clocks"])
+    assert finding.after is None

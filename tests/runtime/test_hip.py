@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import shutil
 import subprocess
 from pathlib import Path
@@ -311,3 +312,8 @@ def test_an_event_that_was_not_recorded_is_an_error(runtime):
 def is_known(runtime: hip.Runtime, address: int) -> bool:
     attributes = (ctypes.c_char * 64)()
     return runtime.lib.hipPointerGetAttributes(attributes, ctypes.c_void_p(address)) == 0
+
+
+def test_errors_pass_from_one_process_to_another() -> None:
+    error = pickle.loads(pickle.dumps(hip.HipError(719, "hipErrorLaunchFailure: a race")))
+    assert (error.status, str(error)) == (719, "hipErrorLaunchFailure: a race")

@@ -128,3 +128,17 @@ def test_constants_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file.write_text("[power]\nlimit_w = 500  # lower\n", encoding="utf-8")
     assert current()["power.limit_w"] == 500
     assert current({"power.limit_w": 600})["power.limit_w"] == 600
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("power.reference_mhz", 0, "power.reference_mhz: expected a number from 1 to"),
+        ("power.limit_w", float("nan"), "power.limit_w: expected a number from 0 to"),
+        ("power.hbm_pj", -1, "power.hbm_pj: expected a number from 0 to"),
+        ("power.speed", 1, "power.speed is no constant of the power model"),
+    ],
+)
+def test_constants_with_which_the_model_cannot_compute(name: str, value: float, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        current({name: value})

@@ -378,6 +378,28 @@ def test_constants(compiler: Compiler, tmp_path: Path, monkeypatch: pytest.Monke
         simulator.launch(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("chip.xcds", 0, "chip.xcds: expected a whole number from 1 to 32, got 0"),
+        ("chip.xcds", 7.5, "whole number"),
+        ("chip.clock_mhz", 0, "chip.clock_mhz: expected a number from 1 to 1000000, got 0"),
+        ("l1.port_bytes", 0, "number from 0.1"),
+        ("l1.hit_clocks", float("nan"), "number from 0 to 1000000, got nan"),
+        ("hbm.extra_ns", 1e18, "number from 0 to 1000000, got 1e"),
+        ("l2.hit_clocks", 1, "l2.hit_clocks: expected at least l1.hit_clocks, 116, got 1"),
+        ("mall.bytes", 1024, "mall.bytes: expected at least a line for each of its ways, 2048 bytes, got 1024"),
+    ],
+)
+def test_constants_with_which_the_model_cannot_compute(
+    compiler: Compiler, name: str, value: float, expected: str
+) -> None:
+    x, ticks = np.zeros(64, np.float32), np.zeros(1, np.int64)
+    code = compiler.code_object(SCALE)
+    with pytest.raises(simulator.SimulatorError, match=re.escape(expected)), simulator.profile({name: value}):
+        simulator.launch(code, "scale", 1, 64, [x, ticks])
+
+
 def test_every_constant_tells_its_source() -> None:
     for line in (Path(simulator.__file__).parent / "mi300x_timing.toml").read_text(encoding="utf-8").splitlines():
         if "=" in line.partition("#")[0]:

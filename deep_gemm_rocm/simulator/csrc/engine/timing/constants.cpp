@@ -2,18 +2,41 @@
 
 #include <dlfcn.h>
 
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 
+#include "memory_system.h"
+
 namespace mi300x::timing {
 namespace {
 
-using Fields = std::map<std::string, double*>;
+enum class Kind { whole, real };
+
+struct Field {
+  double* value;
+  Kind kind;
+  double least, most;
+
+  bool allows(double number) const {
+    return number >= least && number <= most && (kind == Kind::real || number == std::floor(number));
+  }
+};
+
+using Fields = std::map<std::string, Field>;
+
+std::string text_of(double number) {
+  char text[32];
+  snprintf(text, sizeof text, "%.10g", number);
+  return text;
+}
 
 Fields fields_of(Constants& constants) {
   return {
-#define CONSTANT(section, name) {#section "." #name, &constants.section##_##name},
+#define CONSTANT(section, name, kind, least, most) \
+  {#section "." #name, {&constants.section##_##name, Kind::kind, least, most}},
       TIMING_CONSTANTS(CONSTANT)
 #undef CONSTANT
   };
@@ -45,8 +68,38 @@ std::string read_file(const std::string& path, const Fields& fields) {
     if (field == fields.end()) return mistake(section + name + " is no constant of the timing model");
     char* end;
     const double parsed = strtod(value.c_str(), &end);
-    if (value.empty() || *end != '\0' || !(parsed >= 0)) return mistake("expected a number from 0 on, got " + value);
-    *field->second = parsed;
+    const Field& wanted = field->second;
+    if (value.empty() || *end != '\0' || !wanted.allows(parsed)) {
+      return mistake(section + name + ": expected a " + (wanted.kind == Kind::whole ? "whole " : "") + "number from " +
+                     text_of(wanted.least) + " to " + text_of(wanted.most) + ", got " + value);
+    }
+    *wanted.value = parsed;
+  }
+  return "";
+}
+
+// Each cache needs a set, so a line for each of its ways. CUs run alone for as long as nothing beyond their L1 answers,
+// which can't be less than no time.
+std::string check_caches(const Constants& c) {
+  if (c.l2_hit_clocks < c.l1_hit_clocks) {
+    return "l2.hit_clocks: expected at least l1.hit_clocks, " + text_of(c.l1_hit_clocks) + ", got " +
+           text_of(c.l2_hit_clocks);
+  }
+  const struct {
+    const char* name;
+    double bytes, line_bytes, ways;
+  } caches[] = {
+      {"l1", c.l1_bytes, c.l1_line_bytes, c.l1_ways},
+      {"scalar_cache", c.scalar_cache_bytes, line_bytes, c.scalar_cache_ways},
+      {"l2", c.l2_bytes, line_bytes, c.l2_ways},
+      {"mall", c.mall_bytes, line_bytes, c.mall_ways},
+  };
+  for (const auto& cache : caches) {
+    const double least = cache.line_bytes * cache.ways;
+    if (cache.bytes < least) {
+      return std::string(cache.name) + ".bytes: expected at least a line for each of its ways, " + text_of(least) +
+             " bytes, got " + text_of(cache.bytes);
+    }
   }
   return "";
 }
@@ -65,17 +118,18 @@ Constants Constants::read(std::string& mistake) {
   const Fields fields = fields_of(constants);
   mistake = read_file(default_path(), fields);
   if (!mistake.empty()) return constants;
-  for (const auto& [name, value] : fields)
-    if (*value < 0) mistake = default_path() + ": " + name + " is missing";
+  for (const auto& [name, field] : fields)
+    if (*field.value < 0) mistake = default_path() + ": " + name + " is missing";
   const char* chosen = getenv("DG_SIM_TIMING_CONSTANTS");
   if (mistake.empty() && chosen != nullptr && *chosen != '\0') mistake = read_file(chosen, fields);
+  if (mistake.empty()) mistake = check_caches(constants);
   return constants;
 }
 
 std::string Constants::text() const {
   Constants copy = *this;
   std::string result;
-  for (const auto& [name, value] : fields_of(copy)) result += name + " = " + std::to_string(*value) + "\n";
+  for (const auto& [name, field] : fields_of(copy)) result += name + " = " + std::to_string(*field.value) + "\n";
   return result;
 }
 

@@ -6,70 +6,72 @@
 
 namespace mi300x::timing {
 
+// Section, name, whether it is a whole number, and the least and the most that the model computes with. Beyond them it
+// would divide by zero, wait for ever or take the host's memory.
 #define TIMING_CONSTANTS(CONSTANT) \
-  CONSTANT(chip, clock_mhz) \
-  CONSTANT(chip, xcds) \
-  CONSTANT(chip, cus_per_xcd) \
-  CONSTANT(sampling, most_instructions) \
-  CONSTANT(launch, overhead_ns) \
-  CONSTANT(launch, dispatch_clocks) \
-  CONSTANT(launch, workgroup_clocks) \
-  CONSTANT(cu, simds) \
-  CONSTANT(cu, waves_per_simd) \
-  CONSTANT(cu, registers) \
-  CONSTANT(cu, register_granule) \
-  CONSTANT(cu, lds_bytes) \
-  CONSTANT(cu, lds_granule) \
-  CONSTANT(cu, branch_clocks) \
-  CONSTANT(cu, barrier_clocks) \
-  CONSTANT(cu, waitcnt_clocks) \
-  CONSTANT(cu, sleep_clocks) \
-  CONSTANT(alu, vector_clocks) \
-  CONSTANT(alu, transcendental_clocks) \
-  CONSTANT(alu, multiply_clocks) \
-  CONSTANT(alu, scalar_clocks) \
-  CONSTANT(matrix, clocks_per_pass) \
-  CONSTANT(matrix, issue_clocks) \
-  CONSTANT(lds, banks) \
-  CONSTANT(lds, port_bytes) \
-  CONSTANT(lds, latency_clocks) \
-  CONSTANT(lds, queue_clocks) \
-  CONSTANT(l1, bytes) \
-  CONSTANT(l1, line_bytes) \
-  CONSTANT(l1, ways) \
-  CONSTANT(l1, hit_clocks) \
-  CONSTANT(l1, port_bytes) \
-  CONSTANT(l1, to_lds_bytes) \
-  CONSTANT(l1, fill_bytes) \
-  CONSTANT(l1, tags_per_clock) \
-  CONSTANT(l1, queue_clocks) \
-  CONSTANT(l1, outstanding_lines) \
-  CONSTANT(scalar_cache, bytes) \
-  CONSTANT(scalar_cache, line_bytes) \
-  CONSTANT(scalar_cache, ways) \
-  CONSTANT(scalar_cache, hit_clocks) \
-  CONSTANT(scalar_cache, miss_clocks) \
-  CONSTANT(l2, bytes) \
-  CONSTANT(l2, ways) \
-  CONSTANT(l2, channels) \
-  CONSTANT(l2, channel_bytes) \
-  CONSTANT(l2, channel_write_bytes) \
-  CONSTANT(l2, hit_clocks) \
-  CONSTANT(tlb, reach_bytes) \
-  CONSTANT(tlb, page_bytes) \
-  CONSTANT(tlb, miss_ns) \
-  CONSTANT(fabric, xcd_bytes_per_ns) \
-  CONSTANT(fabric, xcd_write_bytes_per_ns) \
-  CONSTANT(mall, bytes) \
-  CONSTANT(mall, ways) \
-  CONSTANT(mall, slices) \
-  CONSTANT(mall, bytes_per_ns) \
-  CONSTANT(mall, extra_ns) \
-  CONSTANT(hbm, bytes_per_ns) \
-  CONSTANT(hbm, extra_ns)
+  CONSTANT(chip, clock_mhz, real, 1, 1e6) \
+  CONSTANT(chip, xcds, whole, 1, 32) \
+  CONSTANT(chip, cus_per_xcd, whole, 1, 64) \
+  CONSTANT(sampling, most_instructions, real, 0, 1e18) \
+  CONSTANT(launch, overhead_ns, real, 0, 1e6) \
+  CONSTANT(launch, dispatch_clocks, real, 0, 1e6) \
+  CONSTANT(launch, workgroup_clocks, real, 0, 1e6) \
+  CONSTANT(cu, simds, whole, 4, 16) \
+  CONSTANT(cu, waves_per_simd, whole, 4, 64) \
+  CONSTANT(cu, registers, whole, 512, 4096) \
+  CONSTANT(cu, register_granule, whole, 1, 512) \
+  CONSTANT(cu, lds_bytes, whole, 65536, 1 << 20) \
+  CONSTANT(cu, lds_granule, whole, 1, 65536) \
+  CONSTANT(cu, branch_clocks, real, 0, 1e6) \
+  CONSTANT(cu, barrier_clocks, real, 0, 1e6) \
+  CONSTANT(cu, waitcnt_clocks, real, 0, 1e6) \
+  CONSTANT(cu, sleep_clocks, real, 0, 1e6) \
+  CONSTANT(alu, vector_clocks, real, 0, 1e6) \
+  CONSTANT(alu, transcendental_clocks, real, 0, 1e6) \
+  CONSTANT(alu, multiply_clocks, real, 0, 1e6) \
+  CONSTANT(alu, scalar_clocks, real, 0, 1e6) \
+  CONSTANT(matrix, clocks_per_pass, real, 0, 1e6) \
+  CONSTANT(matrix, issue_clocks, real, 0, 1e6) \
+  CONSTANT(lds, banks, whole, 1, 1024) \
+  CONSTANT(lds, port_bytes, real, 0.1, 1e6) \
+  CONSTANT(lds, latency_clocks, real, 0, 1e6) \
+  CONSTANT(lds, queue_clocks, real, 0, 1e6) \
+  CONSTANT(l1, bytes, whole, 1, 1 << 20) \
+  CONSTANT(l1, line_bytes, whole, 16, 4096) \
+  CONSTANT(l1, ways, whole, 1, 1024) \
+  CONSTANT(l1, hit_clocks, real, 0, 1e6) \
+  CONSTANT(l1, port_bytes, real, 0.1, 1e6) \
+  CONSTANT(l1, to_lds_bytes, real, 0.1, 1e6) \
+  CONSTANT(l1, fill_bytes, real, 0.1, 1e6) \
+  CONSTANT(l1, tags_per_clock, real, 0.01, 1e6) \
+  CONSTANT(l1, queue_clocks, real, 0, 1e6) \
+  CONSTANT(l1, outstanding_lines, whole, 1, 1 << 20) \
+  CONSTANT(scalar_cache, bytes, whole, 1, 1 << 20) \
+  CONSTANT(scalar_cache, line_bytes, whole, 16, 4096) \
+  CONSTANT(scalar_cache, ways, whole, 1, 1024) \
+  CONSTANT(scalar_cache, hit_clocks, real, 0, 1e6) \
+  CONSTANT(scalar_cache, miss_clocks, real, 0, 1e6) \
+  CONSTANT(l2, bytes, whole, 1, 1 << 26) \
+  CONSTANT(l2, ways, whole, 1, 1024) \
+  CONSTANT(l2, channels, whole, 1, 1024) \
+  CONSTANT(l2, channel_bytes, real, 0.1, 1e6) \
+  CONSTANT(l2, channel_write_bytes, real, 0.1, 1e6) \
+  CONSTANT(l2, hit_clocks, real, 1, 1e6) \
+  CONSTANT(tlb, reach_bytes, whole, 4096, 1 << 30) \
+  CONSTANT(tlb, page_bytes, whole, 4096, 1 << 30) \
+  CONSTANT(tlb, miss_ns, real, 0, 1e6) \
+  CONSTANT(fabric, xcd_bytes_per_ns, real, 0.1, 1e6) \
+  CONSTANT(fabric, xcd_write_bytes_per_ns, real, 0.1, 1e6) \
+  CONSTANT(mall, bytes, whole, 1, 1 << 30) \
+  CONSTANT(mall, ways, whole, 1, 1024) \
+  CONSTANT(mall, slices, whole, 1, 4096) \
+  CONSTANT(mall, bytes_per_ns, real, 0.1, 1e6) \
+  CONSTANT(mall, extra_ns, real, 0, 1e6) \
+  CONSTANT(hbm, bytes_per_ns, real, 0.1, 1e6) \
+  CONSTANT(hbm, extra_ns, real, 0, 1e6)
 
 struct Constants {
-#define CONSTANT(section, name) double section##_##name = -1;
+#define CONSTANT(section, name, kind, least, most) double section##_##name = -1;
   TIMING_CONSTANTS(CONSTANT)
 #undef CONSTANT
 
