@@ -104,6 +104,8 @@ def test_a_selection_runs_and_is_checked(device):
         problem.check()
     with pytest.raises(ValueError, match="2048"):
         operation.parse("5x3000x2049")
+    with pytest.raises(ValueError, match="at most all columns"):
+        operation.parse("5x100x101")
 
 
 def test_experts_run_and_are_checked(device):
