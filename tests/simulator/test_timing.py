@@ -168,10 +168,12 @@ CHASE = CHASE.replace("CHASE", "scalar").replace("HIDE", "") + CHASE.partition("
 ).replace("HIDE", 'asm volatile("" : "+v"(p));')
 
 
-def chain(size: int, stride: int, seed: int = 0) -> np.ndarray:
-    """Pointers, a stride apart, that lead through the whole array in random order."""
+def chain(size: int, stride: int, *, shuffled: bool = True) -> np.ndarray:
+    """Pointers, a stride apart, that lead through the whole array."""
     array = np.zeros(size // 8, np.uint64)
-    steps = np.random.default_rng(seed).permutation(size // stride).astype(np.uint64) * np.uint64(stride)
+    steps = np.arange(0, size, stride, dtype=np.uint64)
+    if shuffled:
+        steps = np.random.default_rng(0).permutation(steps)
     array[steps // 8] = np.roll(steps, -1) + np.uint64(array.ctypes.data)
     return array
 
@@ -189,14 +191,32 @@ def chain(size: int, stride: int, seed: int = 0) -> np.ndarray:
     ids=["L1", "L2", "Infinity Cache", "scalar cache", "L2 for scalars"],
 )
 def test_pointer_chase(compiler: Compiler, kernel: str, size: int, clocks: float) -> None:
-    code = compiler.code_object(CHASE)
-    array, out = chain(size, 128), np.zeros(1, np.uint64)
-    around = size // 128 // HOPS
+    assert clocks_of_hop(compiler, kernel, chain(size, 128)) == approximately(clocks)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "clocks"),
+    [
+        ("vector", 64, (116 + 269) / 2),  # lines of 128 bytes, as L2's
+        ("vector", 128, 269),
+        ("scalar", 32, (48 + 172) / 2),  # of 64 bytes
+        ("scalar", 64, 172),
+    ],
+)
+def test_lines(compiler: Compiler, kernel: str, stride: int, clocks: float) -> None:
+    """Neighbouring pointers, in order, come with the line of the first one."""
+    assert clocks_of_hop(compiler, kernel, chain(256 << 10, stride, shuffled=False)) == approximately(clocks)
+
+
+def clocks_of_hop(compiler: Compiler, kernel: str, array: np.ndarray) -> float:
+    """Clocks from one pointer to the next, after a round through all of them."""
+    code, out = compiler.code_object(CHASE), np.zeros(1, np.uint64)
+    around = np.count_nonzero(array) // HOPS
     with simulator.profile() as prof:
         for n in (around, around, around + 100):
             simulator.launch(code, kernel, 1, 1, [array, n, out])
     _, first, second = prof.kernels
-    assert (second.cycles - first.cycles) / (100 * HOPS) == approximately(clocks)
+    return (second.cycles - first.cycles) / (100 * HOPS)
 
 
 def test_pointer_chase_in_hbm(compiler: Compiler) -> None:

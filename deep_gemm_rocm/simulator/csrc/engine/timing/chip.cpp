@@ -135,7 +135,7 @@ class LaunchInTime {
     for (const LineRequest& request : requests_) {
       const auto xcd = uint32_t(request.cu / cus_per_xcd_);
       const double time =
-          request.merged ? 0 : memory_.access(xcd, request.time, request.line, request.kind, request.bytes);
+          request.merged ? 0 : memory_.access(xcd, request.time, request.l2_line(), request.kind, request.bytes);
       cus_[request.cu]->answer(request, time);
     }
   }

@@ -28,8 +28,8 @@ ComputeUnit::ComputeUnit(uint32_t number, const Constants& constants, Launch& la
       plans_(plans),
       addresses_(addresses),
       simds_(size_t(constants.cu_simds)),
-      l1_(constants.l1_bytes, constants.l1_line_bytes, constants.l1_ways),
-      scalar_cache_(constants.scalar_cache_bytes, line_bytes, constants.scalar_cache_ways) {
+      l1_(constants.l1_bytes, line_bytes, constants.l1_ways),
+      scalar_cache_(constants.scalar_cache_bytes, scalar_line_bytes, constants.scalar_cache_ways) {
   const auto rounded = [](uint32_t value, double granule) {
     return uint32_t(std::ceil(value / granule) * granule);
   };
@@ -435,7 +435,7 @@ void ComputeUnit::answer(const LineRequest& request, double time) {
   }
   if (!request.merged) {
     const bool loads = request.kind == Request::load || request.kind == Request::scalar_load;
-    const auto bytes = loads ? uint16_t(line_bytes) : request.bytes;
+    const auto bytes = loads ? uint16_t(request.bytes_of_line()) : request.bytes;
     if (timeline_ && timeline_->shows_waves) timeline_->add({request.time, time, request.kind, bytes});
     --unanswered_;
     arrivals_.push(time);
@@ -500,7 +500,7 @@ bool ComputeUnit::issue_scalar_memory(Slot& slot, const Step& step, const Plan& 
   for (uint16_t i = 0; i < step.lines; ++i) {
     const uint64_t line = slot.trace->lines()[i];
     if (plan.effects->is_store) {
-      request(double(now), line, transfer, Request::store, uint16_t(4 * plan.dwords), false);
+      request(double(now), line * scalar_line_bytes / line_bytes, transfer, Request::store, uint16_t(4 * plan.dwords), false);
       continue;
     }
     const Cache::Result result = scalar_cache_.access(line);

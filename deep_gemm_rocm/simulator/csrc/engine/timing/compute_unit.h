@@ -32,12 +32,15 @@ struct Transfer {
 
 struct LineRequest {
   double time;
-  uint64_t line;
+  uint64_t line;  // of the cache that asks
   Transfer* transfer;
   uint32_t cu;
   uint16_t bytes;
   Request kind;
   bool merged;  // the CU has asked for the line already
+
+  uint64_t bytes_of_line() const { return kind == Request::scalar_load ? scalar_line_bytes : line_bytes; }
+  uint64_t l2_line() const { return line * bytes_of_line() / line_bytes; }
 };
 
 class ComputeUnit {

@@ -89,8 +89,8 @@ std::string check_caches(const Constants& c) {
     const char* name;
     double bytes, line_bytes, ways;
   } caches[] = {
-      {"l1", c.l1_bytes, c.l1_line_bytes, c.l1_ways},
-      {"scalar_cache", c.scalar_cache_bytes, line_bytes, c.scalar_cache_ways},
+      {"l1", c.l1_bytes, line_bytes, c.l1_ways},
+      {"scalar_cache", c.scalar_cache_bytes, scalar_line_bytes, c.scalar_cache_ways},
       {"l2", c.l2_bytes, line_bytes, c.l2_ways},
       {"mall", c.mall_bytes, line_bytes, c.mall_ways},
   };

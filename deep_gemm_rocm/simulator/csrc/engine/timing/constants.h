@@ -37,7 +37,6 @@ namespace mi300x::timing {
   CONSTANT(lds, latency_clocks, real, 0, 1e6) \
   CONSTANT(lds, queue_clocks, real, 0, 1e6) \
   CONSTANT(l1, bytes, whole, 1, 1 << 20) \
-  CONSTANT(l1, line_bytes, whole, 16, 4096) \
   CONSTANT(l1, ways, whole, 1, 1024) \
   CONSTANT(l1, hit_clocks, real, 0, 1e6) \
   CONSTANT(l1, port_bytes, real, 0.1, 1e6) \
@@ -47,7 +46,6 @@ namespace mi300x::timing {
   CONSTANT(l1, queue_clocks, real, 0, 1e6) \
   CONSTANT(l1, outstanding_lines, whole, 1, 1 << 20) \
   CONSTANT(scalar_cache, bytes, whole, 1, 1 << 20) \
-  CONSTANT(scalar_cache, line_bytes, whole, 16, 4096) \
   CONSTANT(scalar_cache, ways, whole, 1, 1024) \
   CONSTANT(scalar_cache, hit_clocks, real, 0, 1e6) \
   CONSTANT(scalar_cache, miss_clocks, real, 0, 1e6) \

@@ -13,6 +13,7 @@
 namespace mi300x::timing {
 
 constexpr uint64_t line_bytes = 128;
+constexpr uint64_t scalar_line_bytes = 64;  // of the scalar cache (CDNA3 ISA)
 
 enum class Request : uint8_t { load, store, atomic, scalar_load };
 

@@ -8,9 +8,9 @@
 
 namespace mi300x::timing {
 
-void Trace::add_bytes(uint64_t place, uint32_t bytes) {
-  add_line(place / line_bytes);
-  if ((place % line_bytes) + bytes > line_bytes) add_line(place / line_bytes + 1);
+void Trace::add_bytes(uint64_t place, uint32_t bytes, uint64_t of_line) {
+  add_line(place / of_line);
+  if ((place % of_line) + bytes > of_line) add_line(place / of_line + 1);
 }
 
 // A dword of all lanes is contiguous (LLVM AMDGPU usage, "Private segment": swizzled by lane).
@@ -65,10 +65,10 @@ void Trace::record_vector_memory(Wave& wave, const Instruction& inst, const Effe
 void Trace::record_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects) {
   const uint32_t bytes = 4 * inst.dst.dwords;
   if (bytes == 0 || !(effects.is_load || effects.is_store) || inst.src[0].dwords < 2) return;
-  if (inst.src[0].dwords != 4) return add_memory(scalar_address(wave, inst) & ~3ull, bytes);
+  if (inst.src[0].dwords != 4) return add_memory(scalar_address(wave, inst) & ~3ull, bytes, scalar_line_bytes);
   const ScalarBuffer buffer(wave, inst);
   const uint64_t offset = scalar_offset(wave, inst) & ~3ull;
-  if (buffer.holds(offset, 4)) add_memory(buffer.base + offset, bytes);
+  if (buffer.holds(offset, 4)) add_memory(buffer.base + offset, bytes, scalar_line_bytes);
 }
 
 void Trace::record(Wave& wave, const Instruction& inst, const Effects& effects) {

@@ -7,6 +7,7 @@
 #include "../execution/wave.h"
 #include "../isa/effects.h"
 #include "address_space.h"
+#include "memory_system.h"
 
 namespace mi300x::timing {
 
@@ -44,8 +45,10 @@ class Trace {
   void add_line(uint64_t line) {
     if (lines_.size() == first_ || lines_.back() != line) lines_.push_back(line);
   }
-  void add_bytes(uint64_t place, uint32_t bytes);
-  void add_memory(uint64_t address, uint32_t bytes) { add_bytes(addresses_->place_of(address, recent_), bytes); }
+  void add_bytes(uint64_t place, uint32_t bytes, uint64_t of_line = line_bytes);
+  void add_memory(uint64_t address, uint32_t bytes, uint64_t of_line = line_bytes) {
+    add_bytes(addresses_->place_of(address, recent_), bytes, of_line);
+  }
   void add_scratch(uint32_t offset, int lane, uint32_t bytes);
   void record_vector_memory(Wave& wave, const Instruction& inst, const Effects& effects, Step& step);
   void record_scalar_memory(Wave& wave, const Instruction& inst, const Effects& effects);
