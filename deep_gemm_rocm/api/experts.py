@@ -72,9 +72,9 @@ def fused_moe(
     Args:
         x: bf16 [T, hidden], T up to 65536, which is quantised if the weights are FP8; or a pair, float8_e4m3fnuz and
             fp32 scales as ``per_token_cast_to_fp8`` (weights with scales of blocks, or of four bits) or
-            ``per_row_cast_to_fp8`` (weights with scales of rows) returns them. Less than 2 GiB.
+            ``per_row_cast_to_fp8`` (weights with scales of rows) returns them. Each tensor less than 2 GiB.
         gate_up: [E, 2 I, hidden], gate before up, E up to 512, in one of these forms. Rows are contiguous and a
-            multiple of 16 bytes apart, and so are experts.
+            multiple of 16 bytes apart, and so are experts. Data and scales of an expert are less than 2 GiB each.
 
             - bf16;
             - a pair of float8_e4m3fnuz and fp32 scales, either of blocks, [E, ceil(2 I/128), ceil(hidden/128)], or of

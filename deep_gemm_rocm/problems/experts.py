@@ -18,7 +18,7 @@ from .tensors import check_data, check_form, check_not_shared, check_one_device
 MAX_TOKENS = 2**16
 MAX_TOP_K = 16
 _ALIGNMENT = 16  # bytes that a lane loads at once
-_MOST_BYTES = 2**31 - 2**12  # of what kernels address with 32 bits: x, and 256 rows of a weight
+_MOST_BYTES = 2**31 - 2**12  # of what kernels address with 32 bits: x, 256 rows of a weight, and scales of both
 _MOST_BYTES_OF_PART = 2**30  # from gate_up's first row to its middle
 _TILE_ROWS = 256
 
@@ -90,7 +90,8 @@ def check_experts(
     check_one_device(tensors)
     is_fp8 = scaling in ("blocks", "rows") or "x[1]" in tensors
     data = next(iter(tensors.values()))
-    longest = max(tensor.stride(0) * tensor.itemsize for tensor in (data, out) if tensor is not None)
+    of_rows = (data, tensors.get("x[1]"), out)
+    longest = max(tensor.stride(0) * tensor.itemsize for tensor in of_rows if tensor is not None)
     takes_any = longest * MAX_TOKENS <= min(_MOST_BYTES, 2 * _MOST_BYTES_OF_PART)
     return Experts(tokens, hidden, intermediate, experts, top_k, scaling, is_fp8, clamps, takes_any)
 
@@ -99,7 +100,11 @@ def _check_layers(tensors: dict[str, torch.Tensor]) -> tuple[int, int, int, int]
     """Checks the data of x and both weights. Returns tokens, hidden, intermediate and experts."""
     is_pair = "gate_up[1]" in tensors
     if is_pair != ("down[1]" in tensors):
-        raise TypeError("gate_up and down must both be pairs (FP8 or four-bit data, scales), or both bf16 tensors")
+        forms = ("a pair" if f"{name}[1]" in tensors else type(tensors[name]).__name__ for name in ("gate_up", "down"))
+        raise TypeError(
+            "gate_up and down must both be pairs (FP8 or four-bit data, scales), or both bf16 tensors, got "
+            + " and ".join(forms)
+        )
     if "x[1]" in tensors and not is_pair:
         raise TypeError("x must be a bf16 tensor for bf16 weights, got a pair")
     data = [name for name in tensors if not name.endswith("[1]")]
@@ -224,3 +229,7 @@ def _check_fp32(name: str, scales: torch.Tensor, shape: tuple[int, ...], other: 
         raise TypeError(f"{name} must be float32, got {scales.dtype}")
     if tuple(scales.shape) != shape:
         raise ValueError(f"{name} must have shape {shape}{other}, got {tuple(scales.shape)}")
+    extent = sum((size - 1) * stride for size, stride in zip(shape[-2:], scales.stride()[-2:], strict=True) if size)
+    if extent * scales.itemsize > _MOST_BYTES:
+        of = "" if scales.dim() == 2 else "an expert of "
+        raise ValueError(f"{of}{name} must lie within 2 GiB, got strides {scales.stride()}; .contiguous() it")

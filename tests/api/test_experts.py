@@ -423,7 +423,7 @@ def test_sorting_of_the_most_choices():
         ({"topk_ids": torch.zeros(4, 2).long()}, TypeError, "topk_ids must be int32"),
         ({"topk_weights": torch.zeros(4, 3)}, ValueError, r"topk_weights must have shape \(4, 2\)"),
         ({"x": torch.zeros(4, 250, dtype=BF16)}, ValueError, "gate_up"),
-        ({"down": torch.zeros(3, 256, 128, dtype=BF16)}, TypeError, "must both be"),
+        ({"down": torch.zeros(3, 256, 128, dtype=BF16)}, TypeError, "must both be .* got a pair and Tensor"),
         ({"expert_map": torch.empty(0).int()}, ValueError, "expert_map"),
         ({"limit": -1.0}, ValueError, "limit must be"),
         (
@@ -446,6 +446,42 @@ def test_bad_arguments(changed, error, message):
     }  # fmt: skip
     with pytest.raises(error, match=message):
         dg.fused_moe(**(good | changed))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "strides"),
+    [
+        ("x", (4, 2), (2**29, 1)),  # rows that are gathered from 4 GiB
+        ("x", (4, 2), (1, 2**29)),
+        ("gate_up", (3, 256, 1), (1, 2**22, 1)),
+        ("down", (3, 256, 1), (1, 2**22, 1)),
+    ],
+)
+def test_scales_that_are_too_far_apart(name, shape, strides):
+    layer = Layer(256, 128, 3, "blocks" if name == "x" else "rows")
+    operands = {"x": layer.input(4)[1], "gate_up": layer.gate_up, "down": layer.down}
+    scales = torch.empty_strided(shape, strides, device="meta")  # their strides are checked before their device
+    operands[name] = operands[name][0], scales
+    out = torch.full((4, 256), 7.0).to(BF16)
+    with pytest.raises(ValueError, match=rf"{name}\[1\] must lie within 2 GiB, got strides \({strides[0]}, "):
+        dg.fused_moe(**operands, topk_weights=torch.zeros(4, 2), topk_ids=torch.zeros(4, 2).int(), out=out)
+    assert (out == 7).all()
+
+
+def test_more_tokens_whose_scales_are_too_far_apart():
+    layer = Layer(256, 128, 4)
+    data, scales = layer.input(5)[1]
+    apart = torch.empty_strided((5, 2), (2**27, 1)).copy_(scales)  # 2 GiB from the first row to the last
+    ids, weights = random_ids(0, 4, 5, 2), torch.ones(5, 2)
+
+    def layer_of(tokens):
+        x = data[:tokens], apart[:tokens]
+        return dg.fused_moe(x, layer.gate_up, layer.down, weights[:tokens], ids[:tokens])
+
+    few = dg.fused_moe((data[:3], scales[:3]), layer.gate_up, layer.down, weights[:3], ids[:3])
+    assert layer_of(3).equal(few)
+    with pytest.raises(ValueError, match=r"x\[1\] must lie within 2 GiB"):
+        layer_of(5)
 
 
 def four_bits(*shape: int) -> torch.Tensor:
