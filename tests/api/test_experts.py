@@ -14,7 +14,9 @@ import deep_gemm_rocm as dg
 from deep_gemm_rocm import jit
 from deep_gemm_rocm.api import experts as api
 from deep_gemm_rocm.api.fp4 import FP4_VALUES, pack_codes, unpack_codes
+from deep_gemm_rocm.launch.experts import sum_of_experts_launch
 from deep_gemm_rocm.launch.repeated import launches
+from deep_gemm_rocm.problems.experts import check_experts
 from deep_gemm_rocm.problems.layout import FP8
 from deep_gemm_rocm.runtime import hip
 from deep_gemm_rocm.testing import fused_moe_reference
@@ -387,7 +389,8 @@ def assert_sorted(ids, expert_map, experts):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "top_k", "experts"), [(1, 1, 1), (1, 16, 512), (113, 9, 33), (114, 9, 33), (1100, 8, 3)]
+    ("tokens", "top_k", "experts"),
+    [(1, 1, 1), (1, 16, 512), (113, 9, 33), (114, 9, 33), (1100, 8, 3), (70, 3, 64), (70, 3, 65)],
 )
 def test_sorting(tokens, top_k, experts):
     assert_sorted(random_ids(-1, experts + 1, tokens, top_k), None, experts)
@@ -413,6 +416,83 @@ def test_sorting_of_the_most_choices():
     assert tokens[:count].equal((order[:count] // 16).int())
     assert rows[order[:count]].equal(torch.arange(count).int())
     assert (rows[order[count:]] == -1).all()
+
+
+@launches
+def sum_of_experts(results, topk_weights, rows, out):
+    return out, sum_of_experts_launch(results, topk_weights, rows, out)
+
+
+def assert_summed(results: torch.Tensor, rows: torch.Tensor) -> None:
+    weights, columns = randn(*rows.shape), results.shape[1]
+    terms = weights.double()[..., None] * results[rows.clamp(min=0).long()].double()
+    terms[rows < 0] = 0
+    out = torch.full((len(rows), columns), torch.nan).to(BF16)
+    sum_of_experts(results, weights, rows, out)
+    exact = terms.sum(1)
+    assert ((out.double() - exact).abs() <= 2.0**-8 * exact.abs() + 2.0**-20 * terms.abs().sum(1)).all()
+
+
+@pytest.mark.parametrize("top_k", [1, 4, 5, 8, 9, 12, 13, 16])
+def test_sums_of_any_number_of_choices(top_k):
+    rows = random_ids(-1, 5 * top_k, 5, top_k)
+    rows[0, -1] = 0  # the last choice counts
+    assert_summed(randn(5 * top_k, 2056).to(BF16), rows)  # a workgroup has 2048 columns
+
+
+def test_sums_of_rows_past_4_gib():
+    results = torch.empty(2**20, 2056, dtype=BF16)  # of 65536 tokens and 16 choices
+    rows = torch.tensor([[2**20 - 1, 7], [2**19 + 5, -1]]).int()
+    for row in rows[rows >= 0].tolist():
+        results[row] = randn(2056, seed=row).to(BF16)
+    assert_summed(results, rows)
+
+
+def empty(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def largest_layer(tokens: int, experts: int) -> tuple:
+    routing = empty(tokens, 2, dtype=torch.float32), empty(tokens, 2, dtype=torch.int32)
+    return empty(tokens, 8), empty(experts, 16, 8), empty(experts, 8, 8), *routing
+
+
+def test_most_tokens_and_experts():
+    layer = check_experts(*largest_layer(65536, 512), "silu_and_mul", None, None)
+    assert (layer.tokens, layer.experts, layer.takes_any_tokens) == (65536, 512, True)
+    with pytest.raises(ValueError, match="x must have at most 65536 rows, got 65537"):
+        dg.fused_moe(*largest_layer(65537, 512))
+    with pytest.raises(ValueError, match="gate_up must have 1 to 512 experts, got 513"):
+        dg.fused_moe(*largest_layer(65536, 513))
+
+
+def strided(shape: tuple[int, ...], row: int) -> torch.Tensor:
+    """Matrices whose rows are ``row`` elements apart."""
+    return torch.empty_strided(shape, (*[1] * (len(shape) - 2), row, 1), dtype=BF16, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x": strided((65536, 8), 2**14)}, "x must take less than 2 GiB, got 65536 rows of 32768 bytes"),
+        ({"gate_up": strided((1, 2064, 8), 2**19)}, "an expert of gate_up must take less than 2 GiB"),  # its middle
+        ({"gate_up": strided((1, 256, 8), 2**22)}, "an expert of gate_up must take less than 2 GiB"),  # 256 rows
+        ({"out": strided((65536, 8), 2**14)}, "out must take less than 2 GiB"),
+    ],
+)
+def test_what_kernels_do_not_reach_is_refused(changed, message):
+    x, gate_up, _, *routing = largest_layer(65536, 1)
+    given = {"x": x, "gate_up": gate_up} | changed
+    down = empty(1, 8, given["gate_up"].shape[1] // 2)
+    with pytest.raises(ValueError, match=message):
+        dg.fused_moe(given["x"], given["gate_up"], down, *routing, out=given.get("out"))
+
+
+def test_experts_start_at_multiples_of_16_bytes():
+    x, gate_up, down, *routing = largest_layer(4, 3)
+    apart = torch.empty_strided(gate_up.shape, (16 * 8 + 4, 8, 1), dtype=BF16, device="meta")
+    with pytest.raises(ValueError, match=r"gate_up must be a multiple of 16 bytes apart, got strides \(132, 8, 1\)"):
+        dg.fused_moe(x, apart, down, *routing)
 
 
 @pytest.mark.parametrize(
@@ -540,8 +620,19 @@ def test_shuffled_int4(kind):
         dg.fused_moe(x, layer.gate_up, layer.down, torch.zeros(4, 2), torch.zeros(4, 2).int())
 
 
-def test_output_that_is_read_is_refused():
-    layer = Layer(256, 128, 3)
-    x, _, _ = layer.input(4)
-    with pytest.raises(ValueError, match="out must not share memory with x"):
-        dg.fused_moe(x, layer.gate_up, layer.down, torch.zeros(4, 2), torch.zeros(4, 2).int(), out=x)
+@pytest.mark.parametrize(
+    "name",
+    ["x", "gate_up", "down", "topk_weights", "topk_ids", "expert_map", "gate_up_bias", "down_bias"],
+)
+def test_output_that_is_read_is_refused(name):
+    shapes = {
+        "x": (4, 256), "gate_up": (3, 256, 256), "down": (3, 256, 128), "topk_weights": (4, 2), "topk_ids": (4, 2),
+        "expert_map": (3,), "gate_up_bias": (3, 256), "down_bias": (3, 256),
+    }  # fmt: skip
+    dtypes = {"topk_weights": torch.float32, "topk_ids": torch.int32, "expert_map": torch.int32}
+    given = {other: torch.zeros(shape).to(dtypes.get(other, BF16)) for other, shape in shapes.items()}
+    memory = torch.zeros(256 * 256 * 3, dtype=BF16)
+    read = given[name]
+    given[name] = memory.view(read.dtype)[: read.numel()].view(read.shape)
+    with pytest.raises(ValueError, match=f"out must not share memory with {name}, which"):
+        dg.fused_moe(**given, out=memory[:1024].view(4, 256))
