@@ -366,6 +366,18 @@ def test_repeated_calls(scaling, monkeypatch):
         dg.fused_moe(shifted, *others)
 
 
+def test_another_number_of_tokens_has_scales_of_its_own():
+    layer = Layer(256, 256, 5)  # the distance of two blocks' scales depends on the number of tokens and of choices
+    ids, weights = random_ids(0, 5, 39, 3), torch.rand(39, 3, generator=generator(39))
+    x, _, _ = layer.input(39)
+
+    def first(tokens: int) -> torch.Tensor:
+        return dg.fused_moe(x[:tokens], layer.gate_up, layer.down, weights[:tokens], ids[:tokens])
+
+    expected = first(39)
+    assert first(17).equal(expected[:17])
+
+
 def sorted_reference(ids: torch.Tensor, expert_map: torch.Tensor | None, experts: int):
     flat = ids.flatten().tolist()
     mapping = range(experts) if expert_map is None else expert_map.tolist()
