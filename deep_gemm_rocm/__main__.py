@@ -15,7 +15,7 @@ from rich.text import Text
 
 from . import __version__
 from .api.warmup import models
-from .cli import UsageError, cache, in_a_folder, sim
+from .cli import UsageError, cache, sim, writable
 from .heuristics.tables import TableError
 from .jit import JitError
 from .runtime.hip import HipError, NoDeviceError
@@ -117,11 +117,11 @@ def bench(
     iters: Annotated[int | None, typer.Option(min=1, help="Timed calls.")] = None,
     cold_iters: Annotated[int | None, typer.Option(min=0, help="Calls before them.")] = None,
     rotating: Annotated[int | None, typer.Option(min=0, help="MB of inputs between which calls alternate.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="File for all numbers.", callback=in_a_folder)] = None,
+    csv: Annotated[Path | None, typer.Option(help="File for all numbers.", callback=writable)] = None,
     json: Annotated[
-        Path | None, typer.Option(help="File for all numbers, with versions and clocks.", callback=in_a_folder)
+        Path | None, typer.Option(help="File for all numbers, with versions and clocks.", callback=writable)
     ] = None,
-    markdown: Annotated[Path | None, typer.Option(help="File for a report.", callback=in_a_folder)] = None,
+    markdown: Annotated[Path | None, typer.Option(help="File for a report.", callback=writable)] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Folder for plots (PNG, needs matplotlib).", file_okay=False)
     ] = None,
@@ -137,7 +137,7 @@ def bench(
     docs: Annotated[
         Path | None,
         typer.Option(
-            "--write-docs", help="Write docs/benchmarks.md there, with its picture beside it.", callback=in_a_folder
+            "--write-docs", help="Write docs/benchmarks.md there, with its picture beside it.", callback=writable
         ),
     ] = None,
 ) -> None:
@@ -194,7 +194,7 @@ def tune(
         Path | None,
         typer.Option(
             help="The table; rows that it has are kept. tuned_gemm.csv or tuned_attention.csv by default.",
-            callback=in_a_folder,
+            callback=writable,
         ),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Configurations to measure for each shape.")] = 6,
@@ -223,7 +223,7 @@ def calibrate(
             "--out",
             "-o",
             help="File for the constants, for DG_SIM_TIMING_CONSTANTS.",
-            callback=in_a_folder,
+            callback=writable,
         ),
     ] = Path("timing_constants.toml"),
     only: Annotated[str, typer.Option(help="Constants, such as l1.hit_clocks, with commas between.")] = "",

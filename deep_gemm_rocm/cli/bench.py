@@ -59,6 +59,8 @@ def run(
         ("--baseline", baselines, BASELINES),
         ("--chip", chip, chips()),
     ):
+        if option == "--op" and not names:
+            raise UsageError(f"--op: expected some of {', '.join(known)}, got none")
         for name in names:
             if name not in known:
                 raise UsageError(f"{option}: expected one of {', '.join(known)}, got {name!r}")

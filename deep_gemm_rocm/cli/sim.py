@@ -21,6 +21,7 @@ from .. import simulator, workbench
 from ..jit import JitError
 from ..simulator.kernel_names import listed_names
 from ..workbench import measurements, report
+from . import writable
 from .debug import Session, lanes_of
 
 app = typer.Typer(no_args_is_help=True, help="Run gfx942 kernels on the simulated MI300X.")
@@ -155,7 +156,8 @@ def profile(
         int, typer.Option(help="Launches; the last one is shown, with the Infinity Cache warm.", min=1)
     ] = 1,
     timeline: Annotated[
-        Path | None, typer.Option(help="File for a timeline that Perfetto (ui.perfetto.dev) opens, as JSON.")
+        Path | None,
+        typer.Option(help="File for a timeline that Perfetto (ui.perfetto.dev) opens, as JSON.", callback=writable),
     ] = None,
     cu: Annotated[int, typer.Option(help="The CU whose waves the timeline shows.", min=0, max=303)] = 0,
     constant: Annotated[
@@ -167,11 +169,16 @@ def profile(
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(help="File for a report with source lines beside their instructions, and a timeline; needs -g."),
+        typer.Option(
+            help="File for a report with source lines beside their instructions, and a timeline; needs -g.",
+            callback=writable,
+        ),
     ] = None,
     json: Annotated[
         Path | None,
-        typer.Option(help="File for the measurement, beside those of other launches in it; for sim compare."),
+        typer.Option(
+            help="File for the measurement, beside those of other launches in it; for sim compare.", callback=writable
+        ),
     ] = None,
 ) -> None:
     """Run one kernel in simulated time: its counters, the cycles of each instruction of its hot loop or of each source

@@ -189,17 +189,22 @@ def test_tune_names_what_a_function_refuses(invoke, tmp_path):
 
 @pytest.mark.parametrize(
     ("command", "option"),
-    [("bench", "--csv"), ("bench", "--json"), ("bench", "--markdown"), ("bench", "--write-docs"), ("tune", "--out"),
-     ("calibrate", "--out")],
+    [(["bench"], "--csv"), (["bench"], "--json"), (["bench"], "--markdown"), (["bench"], "--write-docs"),
+     (["tune"], "--out"), (["calibrate"], "--out"), (["sim", "profile", __file__], "--json"),
+     (["sim", "profile", __file__], "--html"), (["sim", "profile", __file__], "--timeline")],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
 )  # fmt: skip
-def test_a_file_without_a_folder_is_refused_before_measuring(invoke, tmp_path, command, option):
-    result = invoke(command, option, str(tmp_path / "absent" / "file"))
+def test_a_file_that_cannot_be_written_is_refused_before_measuring(invoke, tmp_path, command, option):
+    result = invoke(*command, option, str(tmp_path / "absent" / "file"))
     assert result.exit_code == 2
     assert "there is no folder" in words(result.output)
     assert option in result.output
-    result = invoke(command, option, str(tmp_path))
+    result = invoke(*command, option, str(tmp_path))
     assert result.exit_code == 2
     assert "is a folder" in words(result.output)
+    result = invoke(*command, option, "/proc/absent")  # where not even root may write
+    assert result.exit_code == 2
+    assert "can't be written" in words(result.output)
 
 
 @pytest.mark.slow
