@@ -19,7 +19,8 @@ from rich.table import Table
 
 from .. import simulator, workbench
 from ..jit import JitError
-from ..simulator.kernel_names import listed_names
+from ..simulator.code_objects import code_objects
+from ..simulator.kernel_names import listed_names, matching
 from ..workbench import measurements, report
 from . import writable
 from .debug import Session, lanes_of
@@ -45,7 +46,8 @@ KernelOption = Annotated[
 CodeArgument = Annotated[
     Path,
     typer.Argument(
-        help="A code object (ELF), an offload bundle, or HIP source (.hip, .cpp), which is compiled with -g.",
+        help="A code object (ELF), an offload bundle, a program or library with one in it, such as a cached kernel.so, "
+        "or HIP source (.hip, .cpp), which is compiled with -g.",
         exists=True,
         dir_okay=False,
     ),
@@ -379,15 +381,24 @@ class _Program:
 
     @classmethod
     def of(cls, path: Path, kernel: str | None, flags: list[str] | None) -> _Program:
-        image = workbench.compile(path, debug=True, flags=flags or ()) if _is_source(path) else path.read_bytes()
+        if _is_source(path):
+            images = [workbench.compile(path, debug=True, flags=flags or ())]
+        else:
+            file = path.read_bytes()
+            images = code_objects(file) or [file]  # which the simulator refuses, and says why
         if kernel is not None:
-            return cls(image, kernel)
-        names = simulator.kernel_names(image)
+            having = [image for image in images if matching(simulator.kernel_names(image), kernel)]
+            return cls((having or images)[0], kernel)
+        kernels = [(image, names) for image in images if (names := simulator.kernel_names(image))]
+        names = {symbol: name for _, of_image in kernels for symbol, name in of_image.items()}
+        if not names:
+            raise ValueError(
+                f"{path} has no kernels: it is no code object for gfx942, holds none, and its name isn't that of HIP "
+                "source"
+            )
         if len(names) != 1:
-            if not names:
-                raise ValueError(f"{path} has no kernels: it is no code object, and its name isn't that of HIP source")
             raise ValueError(f"name the kernel with --kernel: the file has {listed_names(names)}")
-        return cls(image, next(iter(names.values())))
+        return cls(kernels[0][0], next(iter(names.values())))
 
 
 def _is_source(path: Path) -> bool:

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.simulated_hip import bundle
 from typer.testing import CliRunner
 
 from deep_gemm_rocm import simulator, workbench
 from deep_gemm_rocm.__main__ import app
+from deep_gemm_rocm.simulator.code_objects import code_objects
+
+GFX942 = "hipv4-amdgcn-amd-amdhsa--gfx942"
 
 SCALE = """
 #include <hip/hip_runtime.h>
@@ -144,6 +148,22 @@ def test_the_compile_command(tmp_path: Path, source: Path) -> None:
     assert done.exit_code == 1
     assert re.search(r"scale\.hip:1:\d+: error", done.output)
     assert "Traceback" not in done.output
+
+
+def test_code_in_a_bundle_or_a_library(tmp_path: Path) -> None:
+    shrink, grow = (workbench.compile(f"__global__ void {name}(int* x) {{ ++*x; }}") for name in ("shrink", "grow"))
+    (tmp_path / "kernel.hipfb").write_bytes(bundle({"host-x86_64-unknown-linux-gnu-": b"", GFX942: shrink}))
+    assert "global_store_dword" in sim("disasm", tmp_path / "kernel.hipfb").output
+    foreign = "hipv4-amdgcn-amd-amdhsa--gfx90a"
+    library = b"\x7fELF".ljust(4096, b"\0") + bundle({foreign: grow, GFX942: shrink}) + bundle({GFX942: grow})
+    (tmp_path / "kernel.so").write_bytes(library)
+    assert "name the kernel with --kernel: the file has grow, shrink" in sim("disasm", tmp_path / "kernel.so").output
+    for name in ("grow", "shrink"):
+        done = sim("run", tmp_path / "kernel.so", "--kernel", name, "--block", "1", "--arg", "int32[1]=4")
+        assert "arg0 int32[1]: [5]" in done.output
+    (tmp_path / "kernel.so").write_bytes(bundle({foreign: grow}))
+    assert "is no code object for gfx942" in sim("disasm", tmp_path / "kernel.so").output.replace("\n", " ")
+    assert code_objects(library[: 4096 + 60]) == []  # cut off
 
 
 def test_run_compiles_on_the_way(tmp_path: Path, source: Path) -> None:
