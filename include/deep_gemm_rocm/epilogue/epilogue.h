@@ -41,8 +41,8 @@ class OutputBuffer {
         columns_(columns),
         buffer_{tile.first, static_cast<unsigned>(((min(tile.rows, kBlockM) - 1) * tile.row_stride +
                                                    columns.position(min(tile.columns, kBlockN) - 1) + 1) * sizeof(T))},
-        aligned_(tile.columns % kVector == 0 && columns.template keep_vectors<kVector>() &&
-                 tile.row_stride % kVector == 0 && reinterpret_cast<uint64_t>(tile.first) % sizeof(Values) == 0) {}
+        aligned_((tile.columns | tile.row_stride) % kVector == 0 && columns.template keep_vectors<kVector>() &&
+                 reinterpret_cast<uint64_t>(tile.first) % sizeof(Values) == 0) {}
 
   // Whether all vectors are aligned. Otherwise they are loaded and stored element by element.
   DG_DEVICE bool is_aligned() const { return aligned_; }
@@ -150,7 +150,8 @@ class Epilogue {
     float results[Shape::kFragsM][kColumns];
     compute_results(mma, tile, lane, results);
     if constexpr (Kind::kQuantised) quantise(lane, lds, results);
-    if (d_.is_aligned() && (NumberRounding<D>::kTakesNans || !may_have_nans(results))) {
+    const bool are_numbers = NumberRounding<D>::kTakesNans || !may_have_nans(results);
+    if (are_numbers && d_.is_aligned()) {
       store_rows<true>(lane, results);
     } else {
       store_rows<false>(lane, results);
