@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from deep_gemm_rocm.heuristics import GemmConfig, forced
-from deep_gemm_rocm.launch import repeated
+from deep_gemm_rocm.launch import repeated, scratch
 from deep_gemm_rocm.launch.launch import Launch
 from deep_gemm_rocm.runtime import session
 from deep_gemm_rocm.runtime.settings import Settings
@@ -56,6 +56,19 @@ def own_session() -> Iterator[session.Session]:
     """Gives each test default settings and no remembered calls; loaded kernels are shared."""
     with session.using(session.current().derived(Settings())) as own:
         yield own
+
+
+@pytest.fixture(autouse=True)
+def tight_scratch(own_session: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], int]:
+    """Gives launches no more scratch memory than they ask for: the simulator reports accesses beyond it.
+
+    Returns:
+        The function that tells how much they have otherwise.
+    """
+    room_for = scratch._room_for
+    monkeypatch.setattr(scratch, "_room_for", lambda size: size)
+    session.current().of(scratch.Scratch).kept().clear()
+    return room_for
 
 
 @pytest.fixture(autouse=True)

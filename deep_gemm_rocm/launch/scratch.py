@@ -43,7 +43,7 @@ class Scratch(session.Part):
         key = runtime, device, runtime.current_stream(tensor)
         held, found = kept.get(key, _NOTHING)
         if found is None or held < size:
-            held = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
+            held = _room_for(size)
             found = runtime.allocate(held, device)
             kept[key] = held, found
         return found
@@ -51,6 +51,11 @@ class Scratch(session.Part):
     def address_of(self, runtime: Runtime, size: int) -> Callable[[torch.Tensor], int]:
         """A function that takes a tensor, and returns the address of ``memory`` on its device."""
         return lambda tensor: self.memory(runtime, size, tensor).address
+
+
+def _room_for(size: int) -> int:
+    """Bytes that are allocated, so that a few sizes serve all calls."""
+    return max(_LEAST_BYTES, 1 << (size - 1).bit_length())
 
 
 class _OfThread(threading.local):

@@ -352,8 +352,9 @@ def test_splits_of_k_are_repeated(long_ways):
     assert len(long_ways) == 1
 
 
-def test_parts_of_k_are_kept_for_each_thread_and_stream():
+def test_parts_of_k_are_kept_for_each_thread_and_stream(tight_scratch, monkeypatch):
     """Therefore another thread's launch on the same stream can't overwrite parts before they are summed."""
+    monkeypatch.setattr(scratch, "_room_for", tight_scratch)
     runtime = hip.runtime()
     tensor = torch.empty(0)
 
@@ -371,9 +372,7 @@ def test_parts_of_k_are_kept_for_each_thread_and_stream():
     assert address(2**21) == larger
 
 
-def test_parts_of_k_that_outgrow_their_memory_are_repeated(monkeypatch):
-    monkeypatch.setattr(scratch, "_LEAST_BYTES", 1)
-    kept().clear()
+def test_parts_of_k_that_outgrow_their_memory_are_repeated():
     small, large = (testing.activations(m, 8192) for m in (3, 40))
     b = testing.weights(64, 8192)
     for a in (small, large, small, large):
