@@ -56,7 +56,7 @@ tell. A ratio below 1 means that the model is too fast. Nobody here has measured
   because they take minutes each.
 
 Nine of ten rows that are held out take between {least:.2f} and {most:.2f} of the simulated time. Every simulated time
-is shown with the interval from 0.85 to 1.15 of it.
+is shown with the interval that follows from it.
 
 ## Errors
 

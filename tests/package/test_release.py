@@ -65,8 +65,9 @@ def test_bounds_of_torch_are_what_is_tested():
 
 
 def test_bounds_of_ziglang_are_what_is_tested():
-    releases = re.search(r"for release in ([\d. ]+);", VERSIONS)
-    tested = sorted(map(Version, releases[1].split()))
+    oldest = re.search(r"for release in ([\d.]+) ", VERSIONS)[1]
+    others = re.search(r"between=\(([\d. ]+)\)", VERSIONS)[1].split()
+    tested = sorted(map(Version, [oldest, *others]))
     for ziglang in requirements("ziglang"):
         assert all(map(ziglang.specifier.contains, tested))
         assert not ziglang.specifier.contains("0.12.0")
