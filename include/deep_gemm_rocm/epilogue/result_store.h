@@ -30,8 +30,8 @@ DG_DEVICE Epilogue<Kind, Shape> epilogue_of(const GemmArguments& args, const Til
   });
 }
 
-// Loads arguments of the epilogue, and the cache lines of the others, before waves exchange their sums: the first waves
-// load them while the last one still multiplies.
+// Loads the output's arguments, and brings the epilogue's other ones into the scalar cache. Waves call it before they
+// exchange their sums, so that the first ones wait for it while the last one still multiplies.
 template <class Kind>
 DG_DEVICE void load_arguments_of_results(const GemmArguments& args) {
   const int64_t stride_c = Kind::kAccumulate ? args.c.stride : args.d.stride;
