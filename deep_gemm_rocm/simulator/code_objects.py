@@ -9,6 +9,7 @@ _ELF = b"\x7fELF"
 _AMDGPU = 224  # e_machine
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _PROCESSORS = ("gfx942", "gfx9-4-generic")
+_FEATURES = {"sramecc+", "xnack-"}  # as the chip has them
 
 
 def code_objects(file: bytes) -> list[bytes]:
@@ -22,14 +23,14 @@ def code_objects(file: bytes) -> list[bytes]:
     found, start = [], file.find(_BUNDLE)
     while start >= 0:
         bundle = memoryview(file)[start:]
-        entries = sorted((_PROCESSORS.index(processor), code) for processor, code in _entries(bundle) if code)
-        found += [code for _, code in entries[:1]]
+        # The closest entry, as hipModuleLoadData takes it: for this processor, then with the most features named.
+        found += [code for _, code in sorted(_entries(bundle), key=lambda entry: entry[0])[:1]]
         start = file.find(_BUNDLE, start + len(_BUNDLE))
     return found
 
 
-def _entries(bundle: memoryview) -> Iterator[tuple[str, bytes]]:
-    """The processor and the code of each entry for this chip; none if the bundle is cut off."""
+def _entries(bundle: memoryview) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """Each entry for this chip: how far it is from fitting best, and its code. None of those that are cut off."""
     try:
         (count,) = struct.unpack_from("<Q", bundle, len(_BUNDLE))
         at = len(_BUNDLE) + 8
@@ -37,8 +38,8 @@ def _entries(bundle: memoryview) -> Iterator[tuple[str, bytes]]:
             offset, size, length = struct.unpack_from("<QQQ", bundle, at)
             at += 24 + length
             target = bytes(bundle[at - length : at]).decode(errors="replace")
-            processor = target.rpartition("--")[2].partition(":")[0]
-            if processor in _PROCESSORS and offset + size <= len(bundle):
-                yield processor, bytes(bundle[offset : offset + size])
+            processor, *features = target.rpartition("--")[2].split(":")
+            if processor in _PROCESSORS and _FEATURES.issuperset(features) and 0 < size <= len(bundle) - offset:
+                yield (_PROCESSORS.index(processor), -len(features)), bytes(bundle[offset : offset + size])
     except struct.error:
         return

@@ -221,6 +221,9 @@ class Compiler:
         return folder
 
 
+GFX942 = "hipv4-amdgcn-amd-amdhsa--gfx942"  # an entry's ID
+
+
 def bundle(entries: dict[str, bytes]) -> bytes:
     """Clang's offload bundle of code objects, given by their entry IDs."""
     head = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", len(entries))

@@ -39,12 +39,13 @@ from helpers.gemm_configs import (
     has_row_scales_in_lds,
     quick,
 )
-from test_toolchain import bundled, hipcc, ziglang
+from test_toolchain import hipcc, ziglang
 
 from deep_gemm_rocm.heuristics import GemmConfig, gemm_candidates
 from deep_gemm_rocm.jit import cache, source_of
 from deep_gemm_rocm.jit.toolchain import Toolchain
 from deep_gemm_rocm.problems.gemm_kind import GemmKind
+from deep_gemm_rocm.simulator.code_objects import code_objects
 
 MAX_REGISTERS = 256  # for each lane, with two waves on a SIMD; in larger kernels as many again are AccVGPRs
 SPILLED_TO_ACC_VGPRS = 13  # by clang 19, in larger kernels: 13 of 80x96, one of 96x64, not to memory
@@ -108,8 +109,7 @@ def listing_of(code: bytes, folder: Path) -> str:
 def code_object(toolchain: Toolchain, config, template: str = "gemm.hip.j2") -> bytes:
     """The code object of a kernel, compiled into the cache, from which other tests load the kernel."""
     artefact = cache.obtain(source_of(template, config.template_values), toolchain)
-    library = ELFFile(io.BytesIO(artefact.library.read_bytes()))
-    (code,) = (data for target, data in bundled(library).items() if target.endswith("gfx942"))
+    (code,) = code_objects(artefact.library.read_bytes())
     return code
 
 

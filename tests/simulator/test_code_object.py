@@ -15,11 +15,9 @@ from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_void_p
 import numpy as np
 import pytest
 from helpers.assembly import program
-from helpers.simulated_hip import DEVICE_TO_HOST, HOST_TO_DEVICE, Compiler, Hip, HipCallError, bundle
+from helpers.simulated_hip import DEVICE_TO_HOST, GFX942, HOST_TO_DEVICE, Compiler, Hip, HipCallError, bundle
 
 from deep_gemm_rocm import simulator
-
-GFX942 = "hipv4-amdgcn-amd-amdhsa--gfx942"
 
 KERNELS = """
 typedef unsigned int u32;

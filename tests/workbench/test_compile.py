@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.simulated_hip import bundle
+from helpers.simulated_hip import GFX942, bundle
 from typer.testing import CliRunner
 
 from deep_gemm_rocm import simulator, workbench
 from deep_gemm_rocm.__main__ import app
 from deep_gemm_rocm.simulator.code_objects import code_objects
-
-GFX942 = "hipv4-amdgcn-amd-amdhsa--gfx942"
 
 SCALE = """
 #include <hip/hip_runtime.h>
@@ -164,6 +162,9 @@ def test_code_in_a_bundle_or_a_library(tmp_path: Path) -> None:
     (tmp_path / "kernel.so").write_bytes(bundle({foreign: grow}))
     assert "is no code object for gfx942" in sim("disasm", tmp_path / "kernel.so").output.replace("\n", " ")
     assert code_objects(library[: 4096 + 60]) == []  # cut off
+    others = {f"{GFX942}:xnack+": grow, "hipv4-amdgcn-amd-amdhsa--gfx9-4-generic": grow, GFX942: grow}
+    for order in (1, -1):
+        assert code_objects(bundle(dict([*others.items(), (f"{GFX942}:xnack-", shrink)][::order]))) == [shrink]
 
 
 def test_run_compiles_on_the_way(tmp_path: Path, source: Path) -> None:
