@@ -11,16 +11,14 @@ from .four_bits import FOUR_BIT_DTYPES, INT4_DTYPES, check_int4_fits, check_scal
 from .gemm import check_bias
 from .gemm_kind import GROUP
 from .layout import FP8, SCALE_BLOCK, Pair, ceil_div
-from .matrices import meta_of
+from .matrices import TILE_BYTES, TILE_ROWS, check_extent, meta_of
 from .routing import MAX_EXPERTS
 from .tensors import check_data, check_form, check_not_shared, check_one_device
 
 MAX_TOKENS = 2**16
 MAX_TOP_K = 16
 _ALIGNMENT = 16  # bytes that a lane loads at once
-_MOST_BYTES = 2**31 - 2**12  # of what kernels address with 32 bits: x, 256 rows of a weight, and scales of both
 _MOST_BYTES_OF_PART = 2**30  # from gate_up's first row to its middle
-_TILE_ROWS = 256
 
 
 class Experts(NamedTuple):
@@ -92,7 +90,7 @@ def check_experts(
     data = next(iter(tensors.values()))
     of_rows = (data, tensors.get("x[1]"), out)
     longest = max(tensor.stride(0) * tensor.itemsize for tensor in of_rows if tensor is not None)
-    takes_any = longest * MAX_TOKENS <= min(_MOST_BYTES, 2 * _MOST_BYTES_OF_PART)
+    takes_any = longest * MAX_TOKENS <= min(TILE_BYTES, 2 * _MOST_BYTES_OF_PART)
     return Experts(tokens, hidden, intermediate, experts, top_k, scaling, is_fp8, clamps, takes_any)
 
 
@@ -186,9 +184,9 @@ def _check_rows(name: str, tensor: torch.Tensor) -> None:
             )
     row_bytes = tensor.stride(-2) * tensor.itemsize
     rows = tensor.shape[-2]
-    if tensor.dim() == 2 and rows * row_bytes > _MOST_BYTES:
+    if tensor.dim() == 2 and rows * row_bytes > TILE_BYTES:
         raise ValueError(f"{name} must take less than 2 GiB, got {rows} rows of {row_bytes} bytes; call it in parts")
-    if min(rows, _TILE_ROWS) * row_bytes > _MOST_BYTES or rows // 2 * row_bytes > _MOST_BYTES_OF_PART:
+    if min(rows, TILE_ROWS) * row_bytes > TILE_BYTES or rows // 2 * row_bytes > _MOST_BYTES_OF_PART:
         raise ValueError(
             f"an expert of {name} must take less than 2 GiB, got strides {tensor.stride()}; .contiguous() it"
         )
@@ -229,7 +227,5 @@ def _check_fp32(name: str, scales: torch.Tensor, shape: tuple[int, ...], other: 
         raise TypeError(f"{name} must be float32, got {scales.dtype}")
     if tuple(scales.shape) != shape:
         raise ValueError(f"{name} must have shape {shape}{other}, got {tuple(scales.shape)}")
-    extent = sum((size - 1) * stride for size, stride in zip(shape[-2:], scales.stride()[-2:], strict=True) if size)
-    if extent * scales.itemsize > _MOST_BYTES:
-        of = "" if scales.dim() == 2 else "an expert of "
-        raise ValueError(f"{of}{name} must lie within 2 GiB, got strides {scales.stride()}; .contiguous() it")
+    of = "" if scales.dim() == 2 else "an expert of "
+    check_extent(f"{of}{name}", shape, scales.stride(), scales.itemsize)

@@ -15,10 +15,10 @@ from .gemm_kind import GROUP
 from .layout import SCALE_BLOCK, Pair, ceil_div
 from .matrices import (
     FP8_DTYPES,
-    TILE_BYTES,
     TensorMeta,
     check_aligned_lines,
     check_aligned_start,
+    check_extent,
     check_matrices,
     check_operand,
     check_same_device,
@@ -124,9 +124,7 @@ def check_scales_of_groups(operand: str, data: TensorMeta, scales: TensorMeta) -
     check_matrices(name, scales, len(rows) == 2)
     if not (is_int4 or is_packed) and scales.shape[-1] > 1 and scales.strides[-1] != 1:
         raise ValueError(f"{name} must have contiguous rows, got strides {scales.strides}; .contiguous() it")
-    extent = sum((size - 1) * stride for size, stride in zip(expected[-2:], scales.strides[-2:], strict=True) if size)
-    if extent * scales.dtype.itemsize > TILE_BYTES:
-        raise ValueError(f"{name} must lie within 2 GiB, got strides {scales.strides}; .contiguous() it")
+    check_extent(name, expected, scales.strides, scales.dtype.itemsize)
 
 
 def has_scales_of_groups(pair: Any, recipe: Any) -> bool:

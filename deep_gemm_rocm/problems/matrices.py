@@ -178,3 +178,14 @@ def check_no_shared_memory(d_name: str, tensors: dict[str, torch.Tensor]) -> Non
         is_d = name == "c" and tensor.data_ptr() == d.data_ptr() and tensor.stride() == d.stride()
         if name != d_name and not is_d and share_memory(d, tensor):
             raise ValueError(f"{d_name} must not share memory with {name}, which is accessed while {d_name} is written")
+
+
+def check_extent(name: str, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> None:
+    """Checks that kernels reach each matrix of these last two dimensions with 32-bit offsets.
+
+    Raises:
+        ValueError: it is larger.
+    """
+    extent = sum((size - 1) * stride for size, stride in zip(shape[-2:], strides[-2:], strict=True) if size)
+    if extent * itemsize > TILE_BYTES:
+        raise ValueError(f"{name} must lie within 2 GiB, got strides {strides}; .contiguous() it")
