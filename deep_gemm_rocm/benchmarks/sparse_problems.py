@@ -196,7 +196,7 @@ class SelectionOperation:
         """
         shape = shapes.parse(text, SelectionShape)
         if shape.k > shape.columns:
-            raise ValueError(f"at most all columns of a line can be chosen, got {text!r}")
+            raise ValueError(f"at most all columns of a row can be chosen, got {text!r}")
         # Planning raises an error unless the function takes the shape.
         kernel_names(_selection("top_k_per_row", shape, "meta"))
         return shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
@@ -42,16 +42,16 @@ def current(changes: Mapping[str, float] | None = None) -> dict[str, float]:
             compute with a value.
     """
     result = packaged()
+    of_power = [name for name in result if name.startswith("power.")]
     if file := os.environ.get("DG_SIM_TIMING_CONSTANTS"):
         result.update(_read(Path(file)))
     result.update(changes or {})
-    _check_power(result)
+    _check_power(result, of_power)
     return result
 
 
-def _check_power(constants: Mapping[str, float]) -> None:
+def _check_power(constants: Mapping[str, float], known: Collection[str]) -> None:
     """Checks the constants that the engine, which checks the others, leaves to ``power.py``."""
-    known = [name for name in packaged() if name.startswith("power.")]
     for name, value in constants.items():
         if not name.startswith("power."):
             continue

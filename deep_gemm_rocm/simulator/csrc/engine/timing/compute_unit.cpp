@@ -500,7 +500,8 @@ bool ComputeUnit::issue_scalar_memory(Slot& slot, const Step& step, const Plan& 
   for (uint16_t i = 0; i < step.lines; ++i) {
     const uint64_t line = slot.trace->lines()[i];
     if (plan.effects->is_store) {
-      request(double(now), line * scalar_line_bytes / line_bytes, transfer, Request::store, uint16_t(4 * plan.dwords), false);
+      const uint64_t l2_line = line * scalar_line_bytes / line_bytes;
+      request(double(now), l2_line, transfer, Request::store, uint16_t(4 * plan.dwords), false);
       continue;
     }
     const Cache::Result result = scalar_cache_.access(line);
